@@ -20,7 +20,7 @@ from turnlog.consumers.api.mcp.tools import make_server
 
 TOOLS = {"remember", "recall", "context", "threads", "memories", "forget"}
 
-# Just before midnight before 20 November in Shanghai, and just after midnight in Shanghai, Berlin and New York.
+# Just before 20 November begins in Shanghai, and just after it begins in Shanghai, Berlin and New York.
 TIMES = ("2024-11-19T15:30:00Z", "2024-11-19T16:30:00Z", "2024-11-19T23:30:00Z", "2024-11-20T05:30:00Z")
 
 

@@ -150,8 +150,7 @@ async def refusal(refused: list[str], text: str) -> None:
 
 async def no_answer_lands_in_the_log(client: Client, mine: NewSubscriber, subject: str) -> None:
     """The server sends a reply to any subject that the request names, without a permission check, even to another
-    tenant's.
-    In turnlog's account such replies would be stored as events."""
+    tenant's. In turnlog's account such replies would be stored as events."""
     target = publish_subject("other", "of-other", "turn_recorded")
     for asked in (
         subject,

@@ -1,4 +1,4 @@
-"""One browser, one pair of servers and one API for all tests of the page; each test has a tenant of its own."""
+"""Starts one browser, one pair of servers and one API for all tests of the page; each test has a separate tenant."""
 
 import uuid
 from collections.abc import AsyncIterator, Iterator
@@ -33,8 +33,8 @@ def model_of_all() -> Iterator[MemoryServer]:
 async def api_of_all(
     browser: Browser, prepared_home: Path, tmp_path_factory: pytest.TempPathFactory, model_of_all: MemoryServer
 ) -> AsyncIterator[Api]:
-    """Servers of their own, since tests of other folders empty those of their worker. browser: nothing starts without
-    one."""
+    """Starts separate servers, because tests of other folders empty the servers of their worker. browser: required, so
+    that nothing starts without a browser."""
     folder = tmp_path_factory.mktemp("page")
     async with own_servers(copy_database(prepared_home, folder / "home")) as servers:
         serve = server(servers.where.nats_url, servers.where.database_url, folder)
@@ -45,12 +45,12 @@ async def api_of_all(
 
 @pytest.fixture
 def model(model_of_all: MemoryServer) -> Iterator[MemoryServer]:
-    """The language model; a test has to take all replies that it scripted."""
+    """Yields the model server; a test must use all replies that it scripted."""
     yield model_of_all
     assert model_of_all.take_replies() == []
 
 
 @pytest.fixture
 def api(api_of_all: Api) -> Api:
-    """The API for a tenant without any data."""
+    """Returns the API for a tenant without data."""
     return replace(api_of_all, tenant=uuid.uuid4().hex)

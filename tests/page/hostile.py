@@ -1,4 +1,5 @@
-"""A person and a conversation with hostile texts: names, words, tools, memories, entities, agents, failures."""
+"""Creates a person and a conversation with hostile texts in names, turns, tools, memories, entities, agents and
+failures."""
 
 import json
 from datetime import UTC, datetime
@@ -15,7 +16,7 @@ from turnlog.agent.models.calls import ResilientClient
 from turnlog.events.contracts import Derivation, EventData, MemorySource, ProfileWritten, SummaryWritten, TopicsTagged
 from turnlog.events.subjects import memory_thread, publish_subject
 
-# Each of these acts where it is taken for markup, for a link, or for what a terminal does. NAME is for short fields.
+# Each text has an effect if it is taken for markup, a link or a terminal's control sequence. NAME is for short fields.
 NAME = "<img src=x onerror=window.hacked=1> \x1b[2J \u202egpj.exe\u202c"
 TEXTS = (
     "<script>window.hacked = 1</script>",
@@ -31,8 +32,8 @@ PLACE = f"/api/threads/{quote(THREAD, safe='')}"
 
 
 async def fill(api: Api, model: MemoryServer) -> str:
-    """Puts hostile texts wherever the API takes them, and where only models, rules and other programs write, into
-    events. Returns the id of a run that hands on."""
+    """Writes hostile texts through the API wherever it accepts them, and into events where only models, rules and other
+    programs write. Returns the id of a run that delegates."""
     breaker = ResilientClient("http://127.0.0.1:9", secret=None, service=NAME).breaker
     for _ in range(5):
         breaker.admit()
@@ -60,7 +61,7 @@ async def send(client: AsyncClient, method: str, address: str, body: object) -> 
 
 
 async def converse(client: AsyncClient, model: MemoryServer) -> None:
-    """Says all kinds of turns and asks twice: the second answer comes from another agent, which calls a tool."""
+    """Appends all kinds of turns and asks twice; another agent, which calls a tool, makes the second answer."""
     await send(client, "POST", "/api/threads", {"thread": THREAD, "label": WORDS})
     await send(client, "POST", "/api/threads", {"thread": f"{NAME} 2"})
     call = {"id": NAME, "name": NAME, "arguments": json.dumps({WORDS: WORDS})}

@@ -1,9 +1,9 @@
-"""What can be focused on a screen, walked over by Tab."""
+"""Walks by Tab over all elements of a screen that can be focused."""
 
 from playwright.async_api import Page
 
 MOST_TABS = 250
-# Marks what can be focused; returns how many there are, and what reacts to the mouse alone.
+# Marks the elements that can be focused; returns their number, and the elements that react only to the mouse.
 MARK = """() => {
   const seen = element => element.checkVisibility({visibilityProperty: true}) && element.getClientRects().length > 0;
   const able = [...document.querySelectorAll("a[href], button, input, select, textarea, summary, [tabindex]")]
@@ -15,7 +15,7 @@ MARK = """() => {
   document.activeElement?.blur();
   return [able.length, mouseOnly.map(element => element.outerHTML.slice(0, 120))];
 }"""
-# Takes the mark from the focused element; returns how it is shown, "" where it is not.
+# Removes the mark from the focused element; returns how its focus is shown, or "" if it is not.
 STEP = """() => {
   const focused = document.activeElement;
   delete focused.dataset.unreached;
@@ -28,7 +28,7 @@ STEP = """() => {
 
 
 async def walk(page: Page, where: str, tabs: int = MOST_TABS) -> list[str]:
-    """Presses Tab until all that can be focused was, or so many times after the menu; returns what is wrong."""
+    """Presses Tab until all elements were focused, or `tabs` times after the menu; returns the problems."""
     count, mouse_only = await page.evaluate(MARK)
     wrong = [f"{where}: by mouse only: {element}" for element in mouse_only]
     if tabs < MOST_TABS:

@@ -1,6 +1,7 @@
-"""Pictures of the page for docs/page/, of a server that it starts and fills: python tests/page/pictures.py [NAME …]
+"""Takes pictures of the page for docs/page/: python tests/page/pictures.py [NAME …]
 
-Each screen in both languages and both themes, or those that are named. Look at each before you commit it.
+It starts and fills a server, and shows each screen, or the named ones, in both languages and themes. Look at each
+picture before you commit it.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ from turnlog.agent.operations.sample import THREAD, USER
 FOLDER = Path(__file__).parents[2] / "docs" / "page"
 OF_THREAD = f"#/threads/{THREAD}"
 CHAIN = ".memory-row:has-text('52,000')"  # a fact that changed twice
-# Address, and what is clicked there: the first or last of a selector.
+# The address, and the element to click: the first or last of a selector.
 SCREENS: dict[str, tuple[str, str]] = {
     "threads": ("#/threads", ""),
     "chat": (OF_THREAD, ".turn-seen >> nth=-1"),
@@ -71,7 +72,7 @@ async def take(page: Page, api: Api, where: str, clicked: str, path: Path) -> No
     await page.goto(f"{api.url}/page/icon.svg")
     await page.goto(f"{api.url}/page/{where}")
     await page.locator("main h1").wait_for()
-    await page.wait_for_timeout(2_000)  # streams of events never leave the network idle
+    await page.wait_for_timeout(2_000)  # because streams of events keep the network busy
     if clicked:
         await page.locator(clicked).click()
         if clicked == CHAIN:

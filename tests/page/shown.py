@@ -1,4 +1,4 @@
-"""A server with everything that the screens show: conversations, runs of a team, memories, usage, a dead letter."""
+"""Fills a server with all data that the screens show: conversations, team runs, memories, usage, a dead letter."""
 
 import random
 from collections.abc import AsyncIterator
@@ -63,7 +63,7 @@ ENTITIES = (
     EntityInput("PERSON", "芝麻"),
     EntityInput("EVENT", "Robotics contest", relations=[("organised_by", "mr. chen")]),
 )
-# Days since, kind, category, words, importance.
+# Age in days, kind, category, content, importance.
 MEMORIES = (
     (0, "FACT", "academic", "Her average is 88.6 of 100, which is 3.72 of 4.0", 0.95),
     (1, "PREFERENCE", "application", "Wants a robotics laboratory at the college", 0.8),
@@ -75,9 +75,9 @@ MEMORIES = (
     (80, "FACT", "activity", "Founded the school's robotics club in 2024", 0.7),
     (200, "FACT", "place", "家在杭州滨江区", 0.5),
 )
-# What the family could pay before, and how many days ago: each was replaced by the next, the last by a memory above.
+# Earlier memories with their age in days: each was replaced by the next, and the last by a memory above.
 EARLIER = ((120, "The family can pay 40,000 USD a year"), (45, "The family can pay 45,000 USD a year"))
-REPLACED_BY = 5  # the memory above, by its number
+REPLACED_BY = 5  # the index of that memory
 SUMMARIES = (
     "Lin Wei (林薇) is a senior in Hangzhou who applies for fall 2027. Her average is 88.6, she is in the top 12 %, and"
     " she wants to study computer science or robotics. The family can pay 45,000 USD a year.",
@@ -89,7 +89,7 @@ SUMMARIES = (
 
 @asynccontextmanager
 async def filled_server(home: Path) -> AsyncIterator[Api]:
-    """Starts servers of its own in a folder that does not exist yet, and fills them."""
+    """Starts separate servers in a new folder and fills them."""
     with MemoryServer() as model:
         async with own_servers(home) as servers:
             serve = server(servers.where.nats_url, servers.where.database_url, home)
@@ -119,11 +119,12 @@ async def fill(api: Api, model: MemoryServer) -> None:
 
 
 def unseen(done: float, total: float | None) -> None:
-    """Shows no progress."""
+    """Ignores the progress."""
 
 
 async def answer_questions(client: AsyncClient, model: MemoryServer) -> None:
-    """A run that is handed on and calls two tools, one whose tool fails, and two answers without any."""
+    """Asks questions for a run that delegates and calls two tools, a run whose tool fails, and two answers without
+    tools."""
     model.reply("Your average is 88.6 of 100, which is 3.72 of 4.0.", delay=0.3)
     await ask(client, THREAD, "What is my GPA?")
     task = {"agent_type": "school", "task_description": "Which schools fit a GPA of 3.72 and 52,000 USD a year?"}
@@ -151,7 +152,7 @@ async def ask(client: AsyncClient, thread: str, message: str) -> None:
 
 
 async def append_history(api: Api) -> None:
-    """Summaries, an entity, usage of the last days, a run of a job, and an event that nobody can apply."""
+    """Appends summaries, an entity, usage of the last days, a run of a job, and an event that cannot be applied."""
     now = datetime.now(UTC)
     topics = {"schools": 9, "奖学金": 4, "essays": 3, "robotics": 2}
     await append(api, now, THREAD, TopicsTagged(topics=topics, derivation=derivation(1, 40)))
@@ -178,7 +179,7 @@ def memory_said(number: int, said: datetime, **shown: Any) -> Memory:
 
 
 async def add_earlier(api: Api, now: datetime) -> None:
-    """Adds what held before the memory REPLACED_BY, the newest first: each begins closed."""
+    """Adds the earlier versions of the memory REPLACED_BY, the newest first, each already closed."""
     after, ended = REPLACED_BY, now - timedelta(days=MEMORIES[REPLACED_BY - 1][0])
     for number, (days, content) in enumerate(reversed(EARLIER), 100):
         said = now - timedelta(days=days)
@@ -194,7 +195,8 @@ async def append(api: Api, time: datetime, thread: str, *data: EventData) -> Non
     await api.runtime.log.append_many(events)
 
 
-# Usage and activity are counted by when the log stored them, and its past cannot be written: their rows are.
+# Usage and activity are counted by the time when the log stored them, which cannot be in the past, so rows are
+# inserted.
 DAY = """
 INSERT INTO usage SELECT %(tenant)s, current_date - %(day)s, %(user)s, %(agent)s, 'answer', 'openai', %(model)s,
   %(tokens)s / 900, %(tokens)s, %(tokens)s / 9, %(tokens)s / 4, 0, %(tokens)s, 1900"""

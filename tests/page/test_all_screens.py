@@ -1,4 +1,4 @@
-"""Every screen: axe finds nothing serious in both themes; hostile texts stay text; long lists are short documents."""
+"""On every screen axe finds nothing serious in both themes, hostile texts stay text, and long lists stay small."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,8 +16,8 @@ from turnlog.agent.memory.entities import EntityInput, add_entity
 from turnlog.events.contracts import SummaryWritten, TopicsTagged
 
 THREAD = "demo"
-FEW_TABS = 4  # a walk over all of a screen is for the night
-# Address and what shows that the screen is drawn. Screens of a conversation are of this one.
+FEW_TABS = 4  # a walk over an entire screen is done only with --nightly
+# The address and a selector that shows that the screen is rendered. Screens of a conversation show this conversation.
 SCREENS = {
     "#/threads": ".thread-row",
     f"#/threads/{THREAD}": ".turn",
@@ -35,7 +35,7 @@ SCREENS = {
     "#/privacy": ".tile",
     "#/access": ".switch",
 }
-# Address, what opens something there, and what is open then. Escape closes an aside and a dialog.
+# The address, the element that opens a panel, and the open panel. Escape closes an aside and a dialog.
 PANELS = (
     (f"#/threads/{THREAD}", ".turn-seen >> nth=-1", "aside"),
     (f"#/threads/{THREAD}", ".turn-redact button >> nth=0", "dialog"),
@@ -67,7 +67,7 @@ THEMES = {"light": {}, "dark": {"runOnly": ["color-contrast"]}}  # the rules tha
 
 
 async def fill(api: Api, texts: list[str], model: MemoryServer) -> str:
-    """A conversation with these texts, an answer with a tool, a summary, memories and entities, all of them museums.
+    """Adds a conversation with these texts, an answer with a tool, a summary, memories and entities (all museums).
     Returns the id of the answer's run."""
     model.reply("I look. " + texts[0], tool_calls=[("web_search", {"query": f"museum {texts[0]}"})])
     model.reply("An answer about the museum. " + texts[0])
@@ -125,7 +125,7 @@ async def serious(page: Page, where: str) -> list[str]:
     return wrong
 
 
-@pytest.mark.nightly  # axe takes a second for each
+@pytest.mark.nightly  # axe takes a second for each screen
 async def test_axe_finds_nothing_serious_in_what_is_opened_on_a_screen(
     browser: Browser, api: Api, model: MemoryServer
 ) -> None:

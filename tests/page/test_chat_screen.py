@@ -1,4 +1,4 @@
-"""The conversation: an answer that streams, its tools, and what the model saw for it."""
+"""The conversation screen shows a streaming answer, its tools, and the model's context."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""What a model sees: the parts of its window, other windows, moments of the past, two answers compared."""
+"""The context screen shows the parts of a model's window, other windows, past moments, and a comparison of answers."""
 
 from helpers.api import Api
 from helpers.browser import signed_in

@@ -1,4 +1,4 @@
-"""Hostile texts in every field that a screen shows, in its panels and dialogs too, stay text and fit a phone."""
+"""Hostile texts in all fields of screens, panels and dialogs stay text and fit a phone."""
 
 from collections.abc import AsyncIterator
 from urllib.parse import quote
@@ -13,7 +13,7 @@ from playwright.async_api import TimeoutError as TookTooLong
 
 THREAD = quote(hostile.THREAD, safe="")
 OF_THREAD = f"#/threads/{THREAD}"
-# Address; what is clicked there, one after the other; and the fields that show a hostile text then.
+# The address, the elements to click one after the other, and the fields that then show a hostile text.
 VISITS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     (
         "#/threads",
@@ -91,14 +91,14 @@ VISITS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
 )
 SHOWN = """selector => [...document.querySelectorAll(selector)].some(element => [element.value, element.textContent,
   element.title, element.ariaLabel].some(text => String(text ?? "").includes("window.hacked")))"""
-CLICK = "element => element.dispatchEvent(new MouseEvent('click', {bubbles: true}))"  # a menu may lie over it
+CLICK = "element => element.dispatchEvent(new MouseEvent('click', {bubbles: true}))"  # a menu may cover it
 ACTING = r"() => /[\x00-\x08\x0e-\x1f\u202a-\u202e\u2066-\u2069]/.test(document.body.innerText)"
 MADE = """img:not([src='icon.svg']), main script, main iframe,
   a[href^='javascript' i], [onerror], [onload]"""
 
 
 async def opened(page: Page, run: str) -> AsyncIterator[tuple[str, tuple[str, ...]]]:
-    """Visits the screens, clicks what opens something there, and yields the fields of each."""
+    """Visits the screens, clicks the elements that open something, and yields the fields of each."""
     for where, clicked, fields in VISITS:
         await page.evaluate("where => { location.hash = where }", where.replace("RUN", run))
         for selector in clicked:

@@ -1,4 +1,4 @@
-"""A walk by keyboard over every screen: all actions are reached, the focus is seen, Escape closes what was opened."""
+"""On every screen the keyboard reaches all actions, the focus is visible, and Escape closes panels."""
 
 import pytest
 from helpers.api import Api

@@ -1,5 +1,5 @@
-"""100,000 turns and 10,000 memories: how soon a screen shows something, how much of a list is in the document, and what
-10,000 events leave in the tab. The figures are printed: pytest -s."""
+"""With 100,000 turns and 10,000 memories, screens render soon, lists stay small in the document, and the tab's memory
+after 10,000 events is bounded. The figures are printed: pytest -s."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -17,9 +17,9 @@ from turnlog.agent.conversations.summarising.facts import load
 from turnlog.agent.conversations.summarising.results import history_pruned
 from turnlog.events.contracts import Event, SummaryWritten
 
-MOST_TURNS = 240  # in the document
+MOST_TURNS = 240  # the most turns in the document
 TURNS, THREADS, MEMORIES, EVENTS = 100_000, 1_000, 10_000, 10_000
-# Addresses and what is useful of them. Half of all turns are in the conversation `long`.
+# Addresses and selectors of their first useful element. Half of all turns are in the conversation `long`.
 SCREENS = {
     "#/threads": ".thread-row",
     "#/threads/long": ".turn",
@@ -65,7 +65,7 @@ async def fill(api: Api) -> None:
 
 
 async def prune(api: Api, thread: str) -> None:
-    """Summarises and prunes the thread as the maintenance of a server with reactors does, without asking a model."""
+    """Summarises and prunes the thread like the thread maintenance, but without a model."""
     about = {"thread": thread, "tenant": api.tenant, "user": "ann"}
     async with api.runtime.pool.connection() as conn:
         facts = await load(conn, turn("", **about), 0)
@@ -80,7 +80,7 @@ async def prune(api: Api, thread: str) -> None:
 
 
 async def seconds_to_paint(page: Page, api: Api, where: str, selector: str) -> float:
-    """Returns the fewest seconds of some tries from the request of the page to the first useful element."""
+    """Returns the minimum time over several tries, in seconds, from the page request to the first useful element."""
     tries = []
     for _ in range(TRIES):
         await page.goto(f"{api.url}/page/icon.svg")
@@ -99,7 +99,7 @@ async def seconds_to_paint(page: Page, api: Api, where: str, selector: str) -> f
 
 
 async def memory_of_tab(page: Page) -> tuple[float, int]:
-    """Returns megabytes of the heap after a collection, and nodes of the document."""
+    """Returns the megabytes of the heap after garbage collection, and the number of nodes in the document."""
     session = await page.context.new_cdp_session(page)
     await session.send("HeapProfiler.collectGarbage")
     await session.send("Performance.enable")
@@ -114,7 +114,7 @@ async def test_large_data_are_shown_soon_and_events_leave_nothing_in_the_tab(bro
     await fill(api)
     async with signed_in(browser, api, role="admin") as page:
         await expect(page.locator(".thread-row").first).to_be_visible()
-        # A server with reactors prunes such a conversation: its context of all turns may take longer.
+        # A server with reactors would prune this conversation, so its context of all turns may take longer.
         seconds = await seconds_to_paint(page, api, "#/threads/long/context", ".message")
         print(f"the context of {TURNS // 2:,} turns, none of them pruned: {seconds:.2f} s")
         assert seconds < MOST_UNPRUNED_S
@@ -131,7 +131,7 @@ async def test_large_data_are_shown_soon_and_events_leave_nothing_in_the_tab(bro
         await page.goto(f"{api.url}/page/icon.svg")
         await page.goto(f"{api.url}/page/#/threads/busy/events")
         sizes = []
-        for first in (0, EVENTS // 2, EVENTS, EVENTS * 3 // 2):  # the first half fills what the tab keeps
+        for first in (0, EVENTS // 2, EVENTS, EVENTS * 3 // 2):  # the first half fills the tab's caches
             about = {"tenant": api.tenant, "user": "ann"}
             passing = [turn(f"Passing {n}", "user", "busy", **about) for n in range(first, first + EVENTS // 2)]
             await api.runtime.log.append_many(passing)

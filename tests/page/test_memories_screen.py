@@ -1,4 +1,4 @@
-"""Memories: corrected with an effect on the next answer, settled, rated, reverted, forgotten; entities; recall."""
+"""On the memories screen, memories are corrected, settled, rated, reverted and forgotten; also entities and recall."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from turnlog.consumers.api.problems import problem_of, reader_language
 from turnlog.events.contracts import EntitiesFound, Entity, ProfileWritten
 from turnlog.events.subjects import memory_thread
 
-# Reasons of the server, and the keys of the words for them.
+# Reasons of the server, and the keys of their texts.
 MISSING = {
     "keyword search only: nothing here has a vector of m yet": ["none_yet"],
     "words, entities and dates only: none of these memories has a vector of m yet": ["none_yet"],
@@ -55,7 +55,7 @@ async def test_a_corrected_memory_is_what_the_next_answer_is_made_from(
         detail = page.get_by_role("complementary", name="Memory")
         await expect(detail.locator(".memory-content")).to_have_text("Ann's corgi is called Pepper.")
         await expect(detail.locator(".chain li")).to_have_count(2)
-        await expect(rows).to_have_count(2)  # what was chosen holds: both versions, no tram
+        await expect(rows).to_have_count(2)  # the choice is in effect: both versions and no tram
         await expect(rows.filter(has_text="corgi")).to_have_count(2)
         await expect(search).to_have_value("corgi")
         await expect(page.get_by_role("combobox", name="Memories by tier")).to_have_value(tier)

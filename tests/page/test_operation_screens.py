@@ -1,4 +1,4 @@
-"""Events as they arrive; operation, privacy and access: what operators and people do there."""
+"""Tests the screens of live events, operation, privacy and access, as operators and users use them."""
 
 import json
 
@@ -12,7 +12,7 @@ from turnlog.agent.models.calls import ResilientClient
 from turnlog.consumers.workers.analytics import analytics
 from turnlog.events.subjects import publish_subject
 
-# How many hours the axis of a plot has, by its ends.
+# Computes the hours on a plot's axis from its ends.
 HOURS = """caption => {
   const [first, last] = [...caption.querySelectorAll("time")].map(end => Date.parse(end.dateTime));
   return (last - first) / 3_600_000 + 1;
@@ -91,7 +91,7 @@ async def test_operators_see_what_followed_from_another_persons_event_but_not_wh
         await expect(rows.locator("details[open] pre")).to_contain_text(f'"seq": {request - 1}')
         await expect(rows.locator("details[open] pre")).to_contain_text('"user_id": "ann"')
         await expect(detail).not_to_contain_text("Sesame")
-        await expect(detail.get_by_role("link")).to_have_count(0)  # to a conversation that stays closed
+        await expect(detail.get_by_role("link")).to_have_count(0)  # because the conversation stays inaccessible
 
 
 async def test_operators_see_lag_rebuild_and_plots_and_turn_agents_off(browser: Browser, api: Api) -> None:
@@ -260,7 +260,7 @@ async def test_operators_read_the_memories_of_another_person_and_change_nothing(
         await page.locator(".memory-row").click()
         detail = page.get_by_role("complementary", name="Memory")
         await expect(detail.locator(".memory-content")).to_have_text("Ann's corgi is called Sesame.")
-        await expect(detail.get_by_role("button")).to_have_count(1)  # it only closes
+        await expect(detail.get_by_role("button")).to_have_count(1)  # the only button closes the panel
         await expect(page.get_by_role("button", name="Remember")).to_have_count(0)
 
 
@@ -268,7 +268,7 @@ async def test_a_dead_letter_is_retried_and_dropped(browser: Browser, api: Api) 
     async with api.client("root", role="admin") as root:
         await root.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": "Before"}]})
         subject = publish_subject(str(api.tenant), "t", "turn_recorded")
-        await api.runtime.log.nc.jetstream().publish(subject, b"{")  # an event that nobody can decode
+        await api.runtime.log.nc.jetstream().publish(subject, b"{")  # an undecodable event
         await api.runtime.wait_until_projected()
         async with signed_in(browser, api, "#/operation", user="root", role="admin") as page:
             letter = page.get_by_role("region", name="Dead letters").get_by_role("row").filter(has_text="messages")
@@ -283,7 +283,7 @@ async def test_a_dead_letter_is_retried_and_dropped(browser: Browser, api: Api) 
 
 async def test_dead_letters_are_paged_and_say_why_in_chinese(browser: Browser, api: Api) -> None:
     subject = publish_subject(str(api.tenant), "t", "turn_recorded")
-    for number in range(26):  # each is a letter of four read models
+    for number in range(26):  # each event becomes a dead letter of four read models
         await api.runtime.log.nc.jetstream().publish(subject, b"{" * (number + 1))
     await api.runtime.wait_until_projected()
     async with signed_in(browser, api, "#/operation", user="root", role="admin", language="zh") as page:

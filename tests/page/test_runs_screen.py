@@ -1,4 +1,4 @@
-"""A run of a team: what its agents planned, called and handed on, with tokens and cost."""
+"""The screen of a team's run shows plans, calls and delegations with tokens and cost."""
 
 from helpers.api import Api
 from helpers.browser import signed_in

@@ -1,4 +1,4 @@
-"""The summary of a conversation, version by version, and its topics."""
+"""The summary screen shows each version of a conversation's summary, and its topics."""
 
 from helpers.api import Api
 from helpers.browser import signed_in

@@ -1,4 +1,4 @@
-"""The list of conversations, and signing in."""
+"""Tests the list of conversations and signing in."""
 
 import httpx2
 from helpers.api import Api

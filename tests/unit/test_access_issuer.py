@@ -1,4 +1,4 @@
-"""Tokens of an outside issuer, whose keys are fetched from a real HTTP server."""
+"""Checks tokens of an external issuer, whose keys are fetched from a real HTTP server."""
 
 import asyncio
 import base64
@@ -36,7 +36,7 @@ def published(key: EllipticCurvePrivateKey, kid: str) -> dict[str, Any]:
 
 
 class Provider(ThreadingHTTPServer):
-    """An identity provider: answers every path with its keys, and counts how often."""
+    """An identity provider that answers every path with its keys and counts the requests."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Answers)
@@ -82,7 +82,7 @@ def token(key: Any = KEY, kid: str = "one", algorithm: str = "ES256", **changed:
 
 
 def confused() -> str:
-    """HS256 whose secret is the published key."""
+    """Returns a token signed by HS256 with the published key as the secret."""
     head, body, _ = token(b"k" * 32, algorithm="HS256").split(".")
     public = KEY.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     digest = hmac.digest(public, f"{head}.{body}".encode(), "sha256")
@@ -232,7 +232,7 @@ JSON_VALUES = st.recursive(
 
 
 def test_no_type_of_a_claim_gives_more_than_the_claim_says(provider: Provider) -> None:
-    """A token is refused, or its identity holds exactly what its claims say as texts and numbers."""
+    """A token is refused, or its identity contains exactly the texts and numbers of its claims."""
     issuer = outside_issuer(provider.settings(jwt_tenant_claim="org", jwt_role_claim="groups"))
     assert issuer is not None
 

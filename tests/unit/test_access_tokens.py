@@ -1,4 +1,4 @@
-"""Tokens of turnlog's own issuer: what is accepted, and every forgery that is not."""
+"""Valid tokens of turnlog's own issuer are accepted, and every forgery is refused."""
 
 import base64
 import json
@@ -24,7 +24,7 @@ ANN = granted("acme", "ann", "user", ["read", "ask"], None, key=False)
 
 
 def claims(**changed: Any) -> dict[str, Any]:
-    """Those of a good token for ann, with some changed or, when None, left out."""
+    """Returns the claims of a valid token for ann, with changes; a value of None removes the claim."""
     now = datetime.now(UTC)
     good = {"iss": "turnlog", "aud": "turnlog", "sub": "ann", "tenant": "acme", "role": "user", "scope": "read ask"}
     times = {"iat": now, "nbf": now, "exp": now + HOUR}
@@ -45,7 +45,7 @@ def unsigned() -> str:
 
 
 def confused() -> str:
-    """HS256 whose secret is the public key, which is public."""
+    """Returns a token signed by HS256 with the public key as the secret."""
     import hmac
 
     body = f"{part({'alg': 'HS256', 'kid': SECRET.kid})}.{part(claims(iat=0, nbf=0, exp=2**40))}"
@@ -55,7 +55,7 @@ def confused() -> str:
 
 
 def of_another_key() -> str:
-    """Signed by a key that the token itself brings along."""
+    """Returns a token signed by a key that the token itself contains."""
     other = Secret(Ed25519PrivateKey.generate(), SECRET.kid, b"", b"")
     return jwt.encode(claims(), other.signing, "EdDSA", {"kid": SECRET.kid, "jwk": other.jwks["keys"][0]})
 

@@ -1,4 +1,4 @@
-"""What the advising team's tools compute: chances, recommendations, timelines, reviews of essays, forum matches."""
+"""The advising team's tools compute chances, recommendations, timelines, reviews of essays and forum matches."""
 
 from datetime import date
 

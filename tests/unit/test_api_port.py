@@ -1,4 +1,4 @@
-"""The address of the API: where another program has its port, and where it is also the model's."""
+"""The API finds a port if another program has its port, and refuses to be its own model."""
 
 from pathlib import Path
 from socket import create_server

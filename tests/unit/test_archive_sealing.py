@@ -1,4 +1,4 @@
-"""Rows of an archived conversation that are in clear in the log are sealed in its file."""
+"""Events of an archived conversation that are unencrypted in the log are sealed in its file."""
 
 from dataclasses import replace
 from datetime import UTC, datetime

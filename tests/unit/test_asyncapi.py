@@ -1,4 +1,4 @@
-"""docs/asyncapi.json is current, is AsyncAPI 3, and its schemas describe the bytes that are on the log."""
+"""docs/asyncapi.json is current and valid AsyncAPI 3, and its schemas describe the bytes on the log."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""`turnlog up` in the background: which process it is, and when none is."""
+"""The process of a background `turnlog up` is found, and it is known when none runs."""
 
 import subprocess
 import sys
@@ -24,7 +24,7 @@ with only_one(Settings(home=Path(sys.argv[1]))):
 
 @pytest.fixture
 def up(tmp_path: Path) -> Iterator[psutil.Process]:
-    """A process that is the `up` of the home, ends at a signal, and whose exit status stays where it is."""
+    """Yields a process that is the `up` of the home and ends at a signal; nobody collects its exit status."""
     with subprocess.Popen(
         [sys.executable, "-c", UP, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
@@ -34,7 +34,7 @@ def up(tmp_path: Path) -> Iterator[psutil.Process]:
 
 
 async def test_an_up_whose_exit_status_nobody_collected_has_ended(up: psutil.Process, tmp_path: Path) -> None:
-    """In a container nobody may ever do so; `down` and the next `up` do not wait for it."""
+    """In a container nobody may collect it; `down` and the next `up` do not wait for that."""
     settings = Settings(home=tmp_path)
     assert running_pid(settings) == up.pid
     assert await stop(settings) == up.pid

@@ -1,4 +1,4 @@
-"""Cutting turns into chunks."""
+"""Turns are cut into chunks."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -159,7 +159,7 @@ def test_a_long_text_without_any_border_is_cut_too() -> None:
     ],
 )
 def test_of_a_huge_turn_a_bounded_beginning_is_chunked(sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By count: seven megabytes of one tenant are as much work as one, with sentence ends and without."""
+    """The work is counted: seven megabytes need as much as one megabyte, with or without sentence ends."""
     measured: list[int] = []
 
     def measuring(text: str) -> float:

@@ -1,4 +1,4 @@
-"""What chat programs put into a person's message gives no memory, and the person's own words around it do."""
+"""Text that chat programs add to a person's message makes no memories, but the person's own words do."""
 
 import pytest
 from helpers.extraction import contents

@@ -1,4 +1,4 @@
-"""Event ⇄ CloudEvents JSON: nothing is lost on the way, and what is no event is refused in plain words."""
+"""Events survive encoding to CloudEvents JSON and decoding, and invalid events are refused with clear errors."""
 
 import json
 import re
@@ -27,7 +27,7 @@ JSON = st.recursive(
 
 
 def envelope(**changes: Any) -> bytes:
-    """A good envelope with some attributes changed; None takes one out."""
+    """Returns a valid envelope with changed attributes; a value of None removes the attribute."""
     good = json.loads(encode(turn("hello")))
     return json.dumps({key: value for key, value in (good | changes).items() if value is not None}).encode()
 

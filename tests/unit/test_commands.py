@@ -1,4 +1,4 @@
-"""The table of commands, which is what `turnlog --help` lists."""
+"""The table of commands is the list that `turnlog --help` shows."""
 
 import pytest
 

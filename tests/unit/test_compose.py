@@ -1,4 +1,4 @@
-"""compose.yaml: valid by the compose specification, and its commands and settings are those of the code.
+"""compose.yaml is valid by the compose specification, and its commands and settings exist in the code.
 
 tests/schemas/compose-spec.json is the specification's schema (github.com/compose-spec/compose-spec, Apache-2.0).
 """
@@ -44,7 +44,7 @@ def workers() -> dict[str, Any]:
 
 
 def settings_of(service: str, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """The settings as turnlog reads them in that container, when only the required variables are set outside."""
+    """Returns the settings that turnlog reads in that container if the operator sets only the required variables."""
     for name, value in workers()[service]["environment"].items():
         monkeypatch.setenv(name, KEK if REQUIRED.search(value) else with_defaults(value))
     return Settings(_env_file=None)
@@ -78,7 +78,7 @@ def test_commands_and_health_checks_are_commands_of_turnlog(service: str) -> Non
 
 
 def parse(words: list[str]) -> None:
-    """The real command line takes these words; nothing is run. Raises a click UsageError."""
+    """Parses the words by the real command line without running the command. Raises a click UsageError."""
     group: Any = typer.main.get_command(app)
     with group.make_context("turnlog", words) as context:
         name, command, rest = group.resolve_command(context, words)
@@ -152,7 +152,7 @@ def test_nothing_secret_has_a_fixed_value() -> None:
 
 @pytest.mark.parametrize("subscriber", [False, True])
 async def test_real_nats_server_accepts_the_configuration(tmp_path: Path, subscriber: bool) -> None:
-    """As it is, and with what `turnlog subscribers create` prints merged into its accounts."""
+    """Tests the configuration as it is, and with the output of `turnlog subscribers create` in its accounts."""
     text = with_defaults(compose()["configs"]["nats"]["content"])
     if subscriber:
         settings = Settings(home=tmp_path, nats_url="nats://elsewhere", database_url="postgresql://elsewhere")

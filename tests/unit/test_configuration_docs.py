@@ -13,7 +13,7 @@ from turnlog.agent.settings import Settings
 DOCS = Path(__file__).parents[2] / "docs/configuration.md"
 ROW = re.compile(r"^\| (`[A-Z].*?) \| (.*?) \| (.*?) \|$", re.MULTILINE)
 UNSET = {"none", "empty", "the platform's user data folder"}
-# Names and defaults that other systems with the same memory settings use; turnlog promises to keep them.
+# Names and defaults of other systems with the same memory settings, which turnlog must keep.
 COMMON = {
     "DATABASE_URL": None,
     "OPENAI_API_KEY": None,
@@ -38,7 +38,7 @@ OPENAI = "text-embedding-3-small"
 
 
 def documented() -> dict[tuple[str, ...], str]:
-    """Names of a row → its default as it is written."""
+    """Returns the written default of each row, by its names."""
     rows = ROW.findall(DOCS.read_text("utf-8"))
     return {tuple(re.findall(r"`([A-Z_]+)`", names)): default for names, default, _ in rows}
 
@@ -65,12 +65,12 @@ def test_documented_default_is_the_default(names: tuple[str, ...]) -> None:
 
 
 def default(field: FieldInfo) -> Any:
-    """Where nothing else is set."""
+    """Returns the default if nothing else is set."""
     return field.get_default(call_default_factory=True, validated_data={})
 
 
 def parsed(names: tuple[str, ...], written: str) -> Any:
-    """The default as the settings read it from the environment."""
+    """Returns the written default as the settings parse it from the environment."""
     found = Settings.model_validate({names[0]: written})
     return getattr(found, next(name for name, field in Settings.model_fields.items() if names_of(field) == names))
 
@@ -99,14 +99,14 @@ def test_common_variable_keeps_its_name_and_default(name: str) -> None:
 def test_embeddings_are_by_a_model_that_the_server_has(
     given: dict[str, str], model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """OpenAI's own, with its key alone, has no embedding-3."""
+    """With only OpenAI's key, the model is one of OpenAI's, which has no embedding-3."""
     for name in (name for names in FIELDS for name in names):
         monkeypatch.delenv(name, raising=False)
     assert Settings.model_validate(given).embedding_model == model
 
 
 def test_every_variable_the_code_names_is_documented() -> None:
-    """Messages and docs that tell people to set a variable must name one that is read."""
+    """Messages and docs must name only variables that are read."""
     root = DOCS.parents[1]
     texts = [
         *root.glob("README.md"),
@@ -119,7 +119,7 @@ def test_every_variable_the_code_names_is_documented() -> None:
         assert found <= known | OTHERS, f"{path}: {sorted(found - known - OTHERS)}"
 
 
-# Of compose.yaml; of the TypeScript example; a stream.
+# Variables of compose.yaml and of the TypeScript example, and a stream's name.
 OTHERS = {"TURNLOG_NATS_TOKEN", "TURNLOG_POSTGRES_PASSWORD", "TURNLOG_NATS_PORT"} | {"TURNLOG_KEY"} | {"TURNLOG_KEYS"}
 
 

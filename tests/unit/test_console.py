@@ -1,4 +1,4 @@
-"""What a command says: an error as one line with a code, and lines that break no word at a terminal."""
+"""Commands print an error as one line with a code, and wrap lines at a terminal without breaking words."""
 
 import io
 import json
@@ -29,7 +29,7 @@ FULL = "could not extend file: No space left on device"
 def test_an_error_is_one_line_with_a_code(
     error: Exception, code: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("logging.basicConfig", lambda **_: None)  # the log of the tests stays as it is
+    monkeypatch.setattr("logging.basicConfig", lambda **_: None)  # keeps the logging of the tests unchanged
     monkeypatch.setattr(runner, "sanitise_log_lines", lambda: None)
 
     async def work(settings: Settings) -> int:

@@ -1,4 +1,4 @@
-"""The condenser."""
+"""The condenser shortens turns for tier 2."""
 
 import pytest
 from helpers.context_messages import assistant, image, text, thinking, tool, tool_result, tool_use, turn, user

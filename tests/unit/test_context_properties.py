@@ -1,4 +1,4 @@
-"""Whatever a thread holds, the context is valid, within budget, in order and loses nothing silently."""
+"""For every thread the context is valid, within budget, in order and loses nothing silently."""
 
 import copy
 from dataclasses import replace
@@ -48,7 +48,7 @@ call = st.builds(lambda i, t: {"id": i, "name": "search", "arguments": t}, ids, 
 
 @st.composite
 def threads(draw: st.DrawFn) -> list[Message]:
-    """Random turns: sound exchanges, orphans, results late or twice, any blocks in any role."""
+    """Generates random turns: valid exchanges, orphans, late or repeated results, any blocks in any role."""
     made = []
     for seq in range(1, draw(st.integers(1, 30)) + 1):
         role = draw(st.sampled_from(["user", "user", "assistant", "assistant", "tool", "tool", "system"]))
@@ -134,7 +134,7 @@ def test_every_turn_is_in_one_tier_or_dropped_with_a_reason(given: ContextInput)
 @thorough
 @given(inputs)
 def test_tiers_follow_each_other_in_time(given: ContextInput) -> None:
-    """Units stand in the order of their first turn; only a late result is older news in a later place."""
+    """Units are in the order of their first turn; only a late result may be older than its position."""
     built = build_context(given)
     openers = [
         item.seq for tier in built.tiers for item in tier.items if tier.tier != "1" and item.role in ("user", "system")
@@ -189,7 +189,7 @@ def test_a_relevant_turn_that_finds_no_room_takes_none(given: ContextInput) -> N
     dropped = {remark.seq for remark in built.dropped if remark.reason == OVER_BUDGET}
     if "2" in places and dropped.intersection(given.relevant[:1]):
         plain = build_context(replace(given, relevant=()))
-        assert plain.messages == built.messages  # it found no room, and so it takes none
+        assert plain.messages == built.messages  # it had no room and therefore takes none
 
 
 @thorough

@@ -102,7 +102,7 @@ def selected(*relevant: int, pin: Pin | None = None, lean: dict[int, int] | None
 def test_the_best_get_room_first_and_what_is_shown_anyway_costs_nothing(
     relevant: tuple[int, ...], middle: tuple[int, ...]
 ) -> None:
-    """Ten units of 10 tokens; tier 2 has room for four, three of them for what is relevant."""
+    """There are ten units of 10 tokens; tier 2 has room for four, three of them for relevant turns."""
     chosen = selected(*relevant)
     assert chosen.recent == (8, 9)
     assert chosen.middle == middle

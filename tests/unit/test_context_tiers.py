@@ -1,4 +1,4 @@
-"""Everything when it fits, three tiers when not, and the receipt of it."""
+"""The context contains everything if it fits, else three tiers, and its receipt records this."""
 
 import json
 from dataclasses import replace
@@ -44,7 +44,7 @@ def tier(built: Context, name: str) -> Any:
 
 
 def among(turns: TurnSpans, messages: list[Message]) -> set[int]:
-    """The sequences of the messages that the spans name."""
+    """Returns the sequences of the messages in the spans."""
     return {one.seq for one in messages if any(first <= one.seq <= last for first, last in turns.spans)}
 
 
@@ -359,7 +359,7 @@ def test_a_question_that_borrows_from_the_middle_is_not_also_said_to_be_dropped(
 
 @pytest.mark.parametrize("shape", ["plain", "alternate", "thinking"])
 def test_a_receipt_does_not_grow_with_the_thread(shape: str) -> None:
-    """Alternate: every second turn is larger than tier 2. Thinking: every second turn says nothing when condensed."""
+    """alternate: every second turn is larger than tier 2. thinking: every second turn is empty when condensed."""
     odd = {"plain": "hi", "alternate": "x " * 500, "thinking": [thinking("hm")]}[shape]
     messages = [assistant(odd) if n % 2 else user("so?") for n in range(LONG)]
     built = context(messages, window=1_500 if shape == "alternate" else 8_000)

@@ -1,4 +1,4 @@
-"""Token counts: tiktoken's own encodings, offline, each message once."""
+"""Tokens are counted offline by tiktoken's own encodings, each message once."""
 
 import gzip
 import hashlib
@@ -87,8 +87,7 @@ def test_a_message_costs_what_openai_documents() -> None:
 
 
 def test_the_cookbook_example_is_counted_to_the_token() -> None:
-    """The counts that OpenAI's cookbook prints as returned by the API for these messages: 124 for gpt-4o, 129
-    for gpt-4."""
+    """OpenAI's cookbook shows the counts that the API returns for these messages: 124 for gpt-4o, 129 for gpt-4."""
     messages = [
         {
             "role": "system",
@@ -140,7 +139,7 @@ def test_a_message_is_encoded_only_once() -> None:
     "unit", ["a", "中", *(pytest.param(unit, marks=pytest.mark.nightly) for unit in (" ", "\n", "😀", "!"))]
 )
 def test_a_million_equal_characters_are_counted_without_panic_or_delay(unit: str) -> None:
-    """With backtracking it would not end within the test's time limit."""
+    """With backtracking the count would not end within the test's time limit."""
     assert counter_for("gpt-4o").text(unit * 1_000_000) > 1_000
 
 

@@ -1,4 +1,4 @@
-"""Window and budget."""
+"""The window determines the budget of a context."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Stored messages as the OpenAI chat API takes them."""
+"""Stored messages are converted to the form of the OpenAI chat API."""
 
 import json
 from typing import Any

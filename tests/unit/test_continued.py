@@ -1,4 +1,4 @@
-"""The text of a restarted answer where what was shown cannot be taken back."""
+"""A restarted answer continues the text that was already shown."""
 
 from uuid import UUID
 

@@ -1,4 +1,4 @@
-"""What each event type means to erasure, sealing and the engine is stated by its contract, and cannot be left out."""
+"""Each contract must declare what its event type means to erasure, sealing and the engine."""
 
 from typing import Any, ClassVar, Literal
 from uuid import uuid4

@@ -1,6 +1,6 @@
-"""Golden events: every contract in every version decodes forever and the newest encodes to the same bytes.
+"""Golden events of every contract and version must decode forever, and the newest must encode to the same bytes.
 
-A contract that changes needs a new VERSION, an upcaster and a new golden file; the old files stay as they are.
+A contract that changes needs a new VERSION, an upcaster and a new golden file; the old files stay unchanged.
 """
 
 import json
@@ -31,7 +31,7 @@ WITHOUT_READ_MODEL = {
 
 
 def golden_event(data: EventData) -> Event:
-    """Every attribute is set, so that a golden file shows them all."""
+    """Returns an event with all attributes set, so that a golden file shows all of them."""
     return event(
         data,
         thread="线/thread.1",

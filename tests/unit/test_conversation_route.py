@@ -1,4 +1,4 @@
-"""route: rules as data, their scores, Chinese and English."""
+"""The node `route` scores questions by rules that are data, in Chinese and English."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -21,7 +21,7 @@ ROUTES = (ESSAY, SCHOOL)
 
 
 def nodes(*routes: Route) -> Nodes:
-    """Routing asks no server."""
+    """Returns nodes without a server, because routing needs none."""
     return Nodes(cast(Any, None), routes)
 
 

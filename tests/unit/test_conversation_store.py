@@ -1,4 +1,4 @@
-"""recall and retrieve: what the graph's store has, nearest first, and the notes that the model gets of it."""
+"""The nodes `recall` and `retrieve` read the graph's store, nearest first, and make notes for the model."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,7 +16,7 @@ from turnlog.projectors.models.store.lookup import memories_of
 
 
 def words_store() -> InMemoryStore:
-    """LangGraph's own store; vectors are of words, so that equal words are near."""
+    """Returns LangGraph's own store with vectors of words, so that texts with equal words are near."""
 
     def embed(texts: list[str]) -> list[list[float]]:
         return [bag_of_words(text, 64) for text in texts]
@@ -25,7 +25,7 @@ def words_store() -> InMemoryStore:
 
 
 def nodes(top_k: int = 2) -> Nodes:
-    """Only the settings of the runtime are used: the store is LangGraph's."""
+    """Returns nodes that use only the runtime's settings, because the store is LangGraph's."""
     return Nodes(cast(Any, SimpleNamespace(settings=Settings(recall_top_k=top_k))))
 
 

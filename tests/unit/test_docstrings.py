@@ -1,4 +1,4 @@
-"""Descriptions of parameters, from docstrings in the three styles that people write."""
+"""Descriptions of parameters are read from docstrings in the three usual styles."""
 
 import inspect
 

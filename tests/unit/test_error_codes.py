@@ -1,4 +1,4 @@
-"""Tables by error code, of every face, name codes that exist, and no code gets its entry by accident."""
+"""Every interface's table of error codes names only existing codes, and every code has a deliberate entry."""
 
 import ast
 import functools
@@ -23,7 +23,7 @@ from turnlog.events.errors import TurnlogError
 from turnlog.projectors.engine.lag import NotProjectedInTime
 
 ROOT = Path(__file__).parent.parent.parent
-# Errors of commands, of the start of a process, and of libraries inside it: no request meets them.
+# Errors of commands, of process starts and of internal libraries, which no request can cause.
 NEVER_OVER_HTTP = {
     "already-up",
     "backup-failed",
@@ -63,7 +63,7 @@ NEVER_OVER_HTTP = {
 
 @functools.cache
 def codes() -> set[str]:
-    """The code of every error class in the packages."""
+    """Returns the code of every error class in the packages."""
     return {
         str(line.value.value)
         for folder in ("events", "projectors", "agent", "consumers")
@@ -79,7 +79,7 @@ def codes() -> set[str]:
 
 
 def written() -> dict[str, int]:
-    """Codes that the API writes out beside their status, without an error class. OAuth has its own."""
+    """Returns the codes that the API uses without an error class, with their status. OAuth has separate codes."""
     found = {}
     for path in {*(ROOT / "consumers/api").rglob("*.py")} - {ROOT / "consumers/api/mcp/oauth.py"}:
         for node in ast.walk(ast.parse(path.read_text())):

@@ -1,4 +1,4 @@
-"""Causes of errors in messages for people."""
+"""Messages for people name the causes of errors."""
 
 from nats.errors import NoServersError
 

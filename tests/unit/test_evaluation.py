@@ -1,4 +1,4 @@
-"""What `make eval` counts, and how it repairs the references of its data."""
+"""Tests how `make eval` counts, and how it corrects the references in its data."""
 
 import os
 import subprocess

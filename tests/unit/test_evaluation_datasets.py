@@ -1,4 +1,4 @@
-"""How the evaluation reads LoCoMo and MemoryBank: in small; and whole, where they lie beside the project."""
+"""The evaluation reads small samples of LoCoMo and MemoryBank, and the complete files if they exist."""
 
 import json
 from collections import Counter

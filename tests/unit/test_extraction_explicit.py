@@ -1,4 +1,4 @@
-"""Explicit remember: the seed's two patterns, and what must not be taken for a request."""
+"""Explicit requests to remember are recognised by two patterns, and other sentences are not taken for requests."""
 
 import json
 import re
@@ -91,7 +91,7 @@ def test_what_is_no_request_stores_nothing(text: str) -> None:
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_of_phrasings_that_people_may_use_nearly_all_requests_are_stored_and_nearly_nothing_else(language: str) -> None:
-    """Each line: what somebody writes, and the words that a memory of it must hold; null when it is no request."""
+    """Each line contains a person's text and the words that its memory must contain; null if it is no request."""
     lines = [json.loads(line) for line in (PHRASINGS / f"{language}.jsonl").read_text("utf-8").splitlines()]
     stored = {text: [one.content.lower() for one in found(text) if one.origin == "explicit"] for text, _ in lines}
     missed = [text for text, says in lines if says and not any(_holds(one, says) for one in stored[text])]

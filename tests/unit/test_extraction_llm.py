@@ -1,4 +1,4 @@
-"""What a model says of users' turns: evidence and numbers are checked, repeats of the rules left out."""
+"""Memories that a model extracts are checked for evidence and numbers, and repeats of the rules are dropped."""
 
 from math import inf
 from string import ascii_lowercase

@@ -1,4 +1,4 @@
-"""Somebody else's words in a person's turn give no memory; the person's own words beside them still do."""
+"""Other people's words in a person's turn make no memories, but the person's own words beside them do."""
 
 import ast
 import json
@@ -18,7 +18,7 @@ FOLDER = ROOT / "tests" / "evaluation" / "quoted"
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_quoted_invented_and_retracted_words_give_nothing(language: str) -> None:
-    """Mails, articles, logs, essays, dreams, jokes, role play and suppositions."""
+    """Tests mails, articles, logs, essays, dreams, jokes, role play and suppositions."""
     found = {text: contents(text) for text, words in _lines(language) if words is None}
     assert len(found) >= 60
     assert {text: made for text, made in found.items() if made} == {}
@@ -45,7 +45,7 @@ def test_what_turnlog_adds_to_a_conversation_gives_nothing(title: str) -> None:
 
 
 def test_every_title_of_what_turnlog_adds_is_in_the_list_of_titles() -> None:
-    """One that is written elsewhere is unknown to the extraction and to answers without a model."""
+    """The extraction and answers without a model know only the titles in this list."""
     title = re.compile(r"\[(?!END OF |OPTIONS)[A-Z][A-Za-z]{3,}[A-Za-z -]*\]")
     found = set[str]()
     for path in (path for folder in ("agent", "consumers") for path in (ROOT / folder).rglob("*.py")):
@@ -58,5 +58,5 @@ def test_every_title_of_what_turnlog_adds_is_in_the_list_of_titles() -> None:
 
 
 def _lines(language: str) -> list[tuple[str, list[str] | None]]:
-    """Each: what somebody writes, and the words that the memories of it must hold; null when there must be none."""
+    """Returns (a person's text, the words that its memories must contain or None if there must be no memory)."""
     return [tuple(json.loads(line)) for line in (FOLDER / f"{language}.jsonl").read_text("utf-8").splitlines()]

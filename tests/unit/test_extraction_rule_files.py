@@ -1,4 +1,4 @@
-"""Rules are data: a user's file adds and replaces; a bad rule is an error with file, rule and cause."""
+"""A user's rule file adds and replaces rules; an invalid rule is an error that names file, rule and cause."""
 
 from pathlib import Path
 

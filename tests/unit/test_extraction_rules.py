@@ -1,4 +1,4 @@
-"""The rules that turnlog ships, in English and Chinese: keys, strategies, lifetimes, quotes, entities."""
+"""Tests the shipped rules in English and Chinese: keys, strategies, lifetimes, quotes and entities."""
 
 from datetime import timedelta
 
@@ -12,7 +12,7 @@ from turnlog.agent.memory.extraction.rules import load_rules
 
 
 def test_a_later_answer_to_the_same_question_has_the_same_key() -> None:
-    """The seed's `gpa:${value}` would let two GPAs stand side by side under KEEP_LATEST."""
+    """A key with the value, such as `gpa:${value}`, would keep two GPAs valid under KEEP_LATEST."""
     first, second = found("My GPA is 3.6", "我的GPA是3.8")
     assert (first.dedupe_key, second.dedupe_key, second.strategy) == ("gpa", "gpa", "KEEP_LATEST")
 

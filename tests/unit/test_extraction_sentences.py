@@ -1,4 +1,4 @@
-"""What the shipped rules read and what they leave out, sentence by sentence, in English and Chinese."""
+"""Tests sentence by sentence, in English and Chinese, which memories the shipped rules extract."""
 
 import pytest
 from helpers.extraction import contents

@@ -1,4 +1,4 @@
-"""What the rules find in messages as people type them to an assistant: a change of the rules shows here."""
+"""The rules extract these memories from messages as people type them; changes of the rules show here."""
 
 import json
 from pathlib import Path

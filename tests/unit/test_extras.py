@@ -1,4 +1,4 @@
-"""`pip install turnlog` leaves large libraries out; whoever needs one is told how to install it."""
+"""`pip install turnlog` does not install large libraries; an error tells how to install them when needed."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""A command parses and shows; functions of the rooms look up and decide."""
+"""Commands only parse and show; functions of agent/ look up and decide."""
 
 import ast
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "consumers" / "cli"
-# What a person or program can ask for, by room: the modules of agent/ that a command may import.
+# The modules of agent/ that a command may import, by package.
 ASKED_FOR = {
     "access": (
         "api_keys",
@@ -83,9 +83,9 @@ KNOWN = (
     "turnlog.consumers",
     "turnlog.events",
 )
-# Module: what else it imports, and why. The list only gets shorter.
+# Other imports of each module, with the reason. Entries may only be removed.
 EXCEPTIONS = {
-    # It shows each part of turnlog at work, and calls the parts by themselves.
+    # It demonstrates each part of turnlog separately.
     "demo.py": {
         "turnlog.agent.recall.embedding.pending",
         "turnlog.agent.operations.importers",
@@ -99,17 +99,17 @@ EXCEPTIONS = {
         "turnlog.agent.operations.importers",
         "turnlog.agent.memory.sanitiser.sanitise",
     },  # file formats, names of levels
-    "encryption_keys.py": {"turnlog.agent.privacy.keys.kek"},  # a new key is random bytes, made without a runtime
-    "mcp.py": {"turnlog.agent.access.identity"},  # who a client on stdio acts for
-    "remembering.py": {"turnlog.agent.memory.dates.dates"},  # times as people write
-    "rendering.py": {"turnlog.agent.context.plain_text"},  # pure: values to lines
-    "runner.py": {"turnlog.agent.memory.sanitiser.sanitise"},  # logs of every command are sanitised
+    "encryption_keys.py": {"turnlog.agent.privacy.keys.kek"},  # a new key is random bytes and needs no runtime
+    "mcp.py": {"turnlog.agent.access.identity"},  # the user of a client on stdio
+    "remembering.py": {"turnlog.agent.memory.dates.dates"},  # times as people write them
+    "rendering.py": {"turnlog.agent.context.plain_text"},  # pure, turns values into lines
+    "runner.py": {"turnlog.agent.memory.sanitiser.sanitise"},  # to sanitise the logs of every command
     "transfer.py": {"turnlog.agent.operations.importers"},  # file formats
 }
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Modules of turnlog that run with this one; those for type checks alone do not count."""
+    """Yields the turnlog modules that this module imports, except those for type checks only."""
     tree = ast.parse(path.read_text("utf-8"))
     for_types = {
         id(node)

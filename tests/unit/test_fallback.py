@@ -1,4 +1,4 @@
-"""The text shown in place of a failed answer fits the kind of error."""
+"""The text that replaces a failed answer fits the kind of error."""
 
 from typing import get_args
 

@@ -1,4 +1,4 @@
-"""Rules of the repository that a reader may rely on, checked instead of promised."""
+"""Checks the rules of the repository that readers rely on."""
 
 import ast
 import functools
@@ -13,7 +13,7 @@ from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.models.registry import PROJECTIONS
 
 ROOT = Path(__file__).parent.parent.parent
-# Installed as the package `turnlog` itself, which nothing below it imports.
+# It is installed as the package `turnlog` itself, which no other package imports.
 FACE = Path("consumers/client")
 FOLDERS = ("events", "projectors", "agent", "consumers", "migrations")
 MAY_IMPORT = {
@@ -29,7 +29,7 @@ ENVIRONMENT = {
     "agent/models/nano_e5.py": "keeps a variable that the engine sets from its child processes",
     "consumers/cli/demo.py": "hands its environment on to the processes it starts",
 }
-# A start and a stop of servers cost a second; every other test uses those of its worker.
+# Starting and stopping servers takes a second; all other tests use the servers of their worker.
 OWN_SERVERS = {
     "acceptance/test_cli.py": "one `turnlog up` for all commands",
     "acceptance/test_core_dumps.py": "looks at the limits of both servers",
@@ -73,13 +73,13 @@ def sources(*folders: str) -> list[Path]:
 
 
 def having(text: str, *folders: str) -> list[Path]:
-    """The sources that contain the text: to parse the others takes seconds."""
+    """Returns the sources that contain the text, because parsing all others would take seconds."""
     return [path for path in sources(*folders) if text in path.read_text()]
 
 
 @functools.cache
 def names(path: Path) -> tuple[list[str], set[str]]:
-    """(imports, attributes) of a module; each file is parsed once for all guards."""
+    """Returns (imports, attributes) of a module; each file is parsed once for all guards."""
     imported: list[str] = []
     used: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
@@ -93,7 +93,8 @@ def names(path: Path) -> tuple[list[str], set[str]]:
 
 
 def imports(path: Path) -> list[str]:
-    """Every imported module in full, also those within functions; a relative import begins with a dot."""
+    """Returns the full names of all imported modules, including imports in functions; relative imports begin with a
+    dot."""
     return names(path)[0]
 
 
@@ -102,7 +103,7 @@ def attributes(path: Path) -> set[str]:
 
 
 def of_turnlog(path: Path) -> set[str]:
-    """The folders that it imports of; modules of the package `turnlog` itself are the face's."""
+    """Returns the folders of turnlog that the file imports; modules of the package `turnlog` itself belong to FACE."""
     named = {name.split(".")[1] for name in imports(path) if name.startswith("turnlog.")}
     return {FACE.name if name.startswith("_") else name for name in named}
 
@@ -124,14 +125,14 @@ def test_imports_are_written_in_full() -> None:
 
 
 def installed_as(path: Path) -> str:
-    """The module's or folder's full name."""
+    """Returns the full name of the module or folder."""
     place = path.relative_to(ROOT).with_suffix("")
     parts = place.relative_to(FACE).parts if place.is_relative_to(FACE) else place.parts
     return ".".join(("turnlog", *parts))
 
 
 def package_cycles(depth: int) -> set[str]:
-    """Packages and modules that import each other through any number of others, cut at `depth` names."""
+    """Returns the packages and modules that import each other, directly or through others, cut to `depth` names."""
     modules = {
         installed_as(path).removeprefix("turnlog.").removesuffix(".__init__"): path for path in sources(*FOLDERS)
     }
@@ -162,7 +163,7 @@ def test_no_package_is_part_of_a_cycle(depth: int) -> None:
     assert not package_cycles(depth)
 
 
-# A room imports the rooms before it in this list, and files of agent/ itself.
+# A package may import the packages before it in this list, and files of agent/ itself.
 ROOMS = (
     "context",
     "models",
@@ -189,7 +190,7 @@ def test_rooms_import_only_rooms_before_them() -> None:
 
 
 def test_only_the_langgraph_package_imports_langgraph() -> None:
-    """LangGraph is an extra: everything else works without it, but the command that runs a graph."""
+    """LangGraph is an extra; everything else works without it, except the command that runs a graph."""
     extra = ("langgraph", "langchain", "turnlog.consumers.langgraph")
     for path in sources(*FOLDERS):
         if ROOT / "consumers" / "langgraph" not in path.parents and path != ROOT / "consumers" / "cli" / "chatting.py":
@@ -198,7 +199,7 @@ def test_only_the_langgraph_package_imports_langgraph() -> None:
 
 
 def test_one_module_calls_a_chat_model_for_an_answer() -> None:
-    """Other work of models takes whole completions; streams of HTTP clients have other arguments."""
+    """Other model work uses complete completions; streams of HTTP clients have other arguments."""
     whole = {str(path.relative_to(ROOT)) for path in having("chat.complete(", "agent", "consumers")}
     assert whole == set(WORK_OF_MODELS)
     streams = {
@@ -212,7 +213,7 @@ def test_one_module_calls_a_chat_model_for_an_answer() -> None:
 
 
 def test_an_answer_is_prepared_in_these_places() -> None:
-    """One for each way in which an answer's request comes: at once, by the log, by the conversation graph."""
+    """There is one for each way to request an answer: directly, by the log, and by the conversation graph."""
     callers = {str(path.relative_to(ROOT)) for path in having("await prepare(", "agent", "consumers")}
     assert callers == {
         "agent/answering/context.py",
@@ -222,7 +223,7 @@ def test_an_answer_is_prepared_in_these_places() -> None:
 
 
 def test_only_projectors_write_read_models() -> None:
-    """An erasure, which empties columns of any table by their names, writes no table's name."""
+    """An erasure empties columns of any table and therefore contains no table's name."""
     tables = {table.name for projection in PROJECTIONS for table in projection.tables}
     write = re.compile(r"\b(?:INSERT INTO|UPDATE|DELETE FROM)\s+(\w+)")
     written = {
@@ -235,7 +236,7 @@ def test_only_projectors_write_read_models() -> None:
 
 
 def test_one_module_records_an_answer() -> None:
-    """Others hand it the turns; those of the conversation graph are on the log already, by its checkpointer."""
+    """Other modules pass turns to it; the checkpointer of the conversation graph has already stored its turns."""
     writers = {
         str(path.relative_to(ROOT))
         for path in having("answer_receipt(", "agent", "consumers")
@@ -301,7 +302,7 @@ def test_decisions_have_a_number_each() -> None:
 
 
 def test_migrations_are_one_line_of_numbers() -> None:
-    """Two with one number merge without a conflict, and no database can be made any more."""
+    """Git merges two migrations with the same number without a conflict, but no database could be created then."""
     names = sorted(path.name for path in (ROOT / "migrations/versions").glob("0*.py"))
     assert [name[:4] for name in names] == [f"{number:04}" for number in range(1, len(names) + 1)]
     for number, name in enumerate(names, 1):

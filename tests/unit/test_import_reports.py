@@ -1,4 +1,4 @@
-"""What an import says of a file: what was left out and why, and what can be read where nothing was recognised."""
+"""An import reports what it left out and why, and which formats it reads if it recognised nothing."""
 
 import json
 import zipfile

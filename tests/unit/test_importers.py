@@ -1,4 +1,4 @@
-"""What holds for every format: ids, bad pieces, wrong files, compressed files, events."""
+"""Tests common properties of all import formats: ids, invalid parts, wrong files, compressed files, events."""
 
 import gzip
 import json

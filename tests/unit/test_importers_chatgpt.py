@@ -20,7 +20,7 @@ def message(key: str, role: str, content: Node | str, **more: Any) -> Node:
 
 
 def tree(*messages: Node) -> dict[str, Node]:
-    """One branch: a root without a message, then each message below the one before."""
+    """Returns a tree of one branch: a root without a message, then each message as a child of the previous."""
     mapping: dict[str, Node] = {"root": {"id": "root", "message": None, "parent": None, "children": []}}
     parent = "root"
     for made in messages:

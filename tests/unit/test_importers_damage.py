@@ -1,4 +1,4 @@
-"""Whatever is wrong inside a file, its importer answers with refusals, never with an exception of its own."""
+"""Importers report every kind of damage inside a file as refusals and never raise unexpected exceptions."""
 
 import copy
 import gzip
@@ -23,7 +23,7 @@ from turnlog.agent.operations.importers import (
     read,
 )
 
-SMALLER = 2**22  # in place of 64 MiB, which take seconds to write and read
+SMALLER = 2**22  # instead of 64 MiB, which take seconds to write and read
 
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -174,7 +174,7 @@ junk: st.SearchStrategy[Any] = st.sampled_from(
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The paths of all values inside the value."""
+    """Returns the paths of all values inside the value."""
     pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [path, *(found for key, item in pairs for found in places(item, (*path, key)))]
 

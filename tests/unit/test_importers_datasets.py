@@ -1,4 +1,4 @@
-"""Whole data sets in turnlog's own format, where they lie beside the project."""
+"""Imports complete data sets in turnlog's own format, if they exist beside the project."""
 
 import tracemalloc
 from collections import Counter

@@ -1,4 +1,4 @@
-"""turnlog's own jsonl, and that an exported transcript imports to equal turns."""
+"""Tests turnlog's own jsonl format; an exported transcript imports to equal turns."""
 
 import json
 from datetime import UTC, datetime, timedelta, timezone
@@ -70,7 +70,7 @@ stored_turns = st.builds(
 
 
 def row(turn: ImportedTurn, seq: int) -> Message:
-    """The transcript row of a turn, as the read model gives it back."""
+    """Returns the transcript row of a turn as the read model returns it."""
     plain = turn.data.model_dump(mode="json")
     kept = ("role", "content", "name", "tool_calls", "tool_call_id", "source_id", "agent", "model")
     return Message(seq=seq, event_id=turn.id, time=turn.time, user=turn.user, **{key: plain[key] for key in kept})

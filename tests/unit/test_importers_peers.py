@@ -1,4 +1,4 @@
-"""Files and APIs of mem0, Zep and Letta; the files have what their own programs wrote."""
+"""Imports from files and APIs of mem0, Zep and Letta; their own programs wrote the files."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ from turnlog.agent.operations.importers import (
 from turnlog.agent.operations.importers.remote import download
 from turnlog.events.contracts import TextBlock, ThinkingBlock
 
-# An answer of Memory.get_all of mem0ai 2.2.1.
+# A result of Memory.get_all of mem0ai 2.2.1.
 MEM0 = {
     **{"id": "71da4b33-9614-4a35-8667-1fd9ae15b1b3", "memory": "Lives in Porto and works as a potter"},
     **{"hash": "b5190c148ca07a5d506916c36c95fab6", "metadata": {"category": "home"}, "user_id": "ann", "role": "user"},

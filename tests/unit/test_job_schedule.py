@@ -1,4 +1,4 @@
-"""When a job is due: by the clock of a zone, once for a time of rest, over the days on which clocks are set."""
+"""Jobs are due by the clock of a zone, once after a downtime, and correctly on days when clocks change."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""Lists that grow by rows: whatever is done to a list, each version of it reads back equal."""
+"""Lists are stored as rows of added items; after any change each version reads back equal."""
 
 from collections.abc import Sequence
 from itertools import count
@@ -12,7 +12,7 @@ Versions = list[tuple[str, int, list[int]]]
 
 
 class Table:
-    """The rows that grow() writes, as the tables keep them."""
+    """Stores the rows that grow() writes, as the tables do."""
 
     def __init__(self) -> None:
         self.rows: dict[str, list[Row]] = {}
@@ -62,7 +62,7 @@ EDITS = st.lists(
 def test_every_version_of_a_list_reads_back_equal(
     edits: list[tuple[str, int, int]], restarts: list[int], forks: list[tuple[int, int]]
 ) -> None:
-    """restarts: edits before which another process goes on; forks: (edit, version that it goes on from)."""
+    """restarts: edits before which another process takes over. forks: (edit, version that it continues)."""
     table, versions = Table(), Versions()
     known: Known[int] | None = None
     value: list[int] = []

@@ -1,4 +1,4 @@
-"""Which threads a saver holds in memory."""
+"""A saver keeps a bounded number of threads in memory."""
 
 import gc
 from weakref import ref

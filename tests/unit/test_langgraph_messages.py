@@ -1,4 +1,4 @@
-"""Messages that are made without validation are what validation makes, and each reader gets one of its own."""
+"""Messages that are created without validation equal validated ones, and each reader gets separate objects."""
 
 import copy
 import pickle
@@ -75,7 +75,7 @@ def test_whatever_is_done_to_a_message_is_seen_and_reaches_no_other(message: Bas
 
 
 def spoil(message: BaseMessage, name: str) -> None:
-    """Changes a field in place as deep as it goes, or sets it."""
+    """Changes a field in place at its deepest level, or sets it."""
     value = getattr(message, name)
     while isinstance(value, list | dict) and value:
         inner = value[0] if isinstance(value, list) else next(iter(value.values()))

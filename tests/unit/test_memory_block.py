@@ -1,4 +1,4 @@
-"""The block of long-term memories: one fenced message before the question, within its room."""
+"""The block of long-term memories is one fenced message before the question, within its token limit."""
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime

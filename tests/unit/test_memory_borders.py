@@ -1,4 +1,4 @@
-"""Memories at the borders: a time to live that ends just then, what arrives late, more than one question."""
+"""Tests edge cases of memories: a time to live that just ends, late arrivals, more than one question."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ def score(value: str, on: float, **fields: Any) -> Memory:
 
 
 def row(on: float = 0, **fields: Any) -> StoredMemory:
-    """A memory as it stands that was said and learned on a day."""
+    """Returns the row of a memory that was said and recorded on a day."""
     return replace(decided([claim("Lives in Bonn", on)]).rows[0], importance_at=day(on), **fields)
 
 

@@ -1,4 +1,4 @@
-"""In whichever order sayings arrive, what holds and when is the same; nothing is lost, and nothing contradicts."""
+"""For every order of arrival the valid memories and intervals are the same, without losses or contradictions."""
 
 from collections import defaultdict
 from datetime import datetime
@@ -24,7 +24,7 @@ strategies = st.sampled_from(ORDERLESS)
 
 
 def sayings(history: list[tuple[str, int]], strategy: Strategy, **fields: Any) -> list[Memory]:
-    """The same value is said in the same words, so that rows can be compared by their words."""
+    """Returns memories in which the same value has the same words, so that rows can be compared by their words."""
     return [
         claim(f"说：{value}", on, f"saying {n}", value=value, dedupe_key="k", strategy=strategy, **fields)
         for n, (value, on) in enumerate(history)
@@ -32,7 +32,7 @@ def sayings(history: list[tuple[str, int]], strategy: Strategy, **fields: Any) -
 
 
 def outcome(rows: list[StoredMemory]) -> set[tuple[Any, ...]]:
-    """What held from when to when, and what came after it. Memories that never held are history, no outcome."""
+    """Returns each memory's interval and replacement. Memories that were never valid are not part of the outcome."""
     words = {row.id: canonical(row) for row in rows}
     return {
         (canonical(row), row.valid_from, row.valid_to, words[row.replaced_by] if row.replaced_by else None)
@@ -42,7 +42,7 @@ def outcome(rows: list[StoredMemory]) -> set[tuple[Any, ...]]:
 
 
 def canonical(row: StoredMemory) -> str:
-    """3.80 and 3.8 are one value; the first that arrived lends its words."""
+    """Returns a canonical value, because 3.80 and 3.8 are equal and the first to arrive determines the words."""
     return row.content.replace("3.80", "3.8")
 
 
@@ -133,7 +133,7 @@ steps = st.tuples(st.sampled_from(["say", "say", "edit", "revert"]), values, st.
 
 
 def taken(*words: str) -> list[tuple[str, str, int, int]]:
-    """Steps by "say VALUE DAY" and "revert WHICH"."""
+    """Returns steps from texts like "say VALUE DAY" and "revert WHICH"."""
     parts = [step.split() for step in words]
     return [("say", one[1], int(one[2]), 0) if one[0] == "say" else ("revert", "", 0, int(one[1])) for one in parts]
 

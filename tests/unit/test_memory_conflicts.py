@@ -1,4 +1,4 @@
-"""What becomes of a memory that is said: by key, by words, by likeness; and what users do to memories by hand."""
+"""A new memory is compared by key, words and similarity; users also change memories by hand."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -276,7 +276,7 @@ def test_values_are_compared_by_what_they_amount_to(value: str, same: str) -> No
 def test_the_same_words_under_one_key_are_no_contradiction_where_one_has_no_value(
     values: tuple[str | None, ...],
 ) -> None:
-    """A model gives none, a rule does."""
+    """A model sets no value, but a rule does."""
     sayings = [claim("住在上海", 3 * n, f"{n}", value=one, dedupe_key="city") for n, one in enumerate(values)]
     [row] = decided(sayings).rows
     assert (row.status, [one.said_at for one in row.sources]) == ("valid", [day(0), day(3)])

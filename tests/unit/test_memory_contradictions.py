@@ -1,4 +1,4 @@
-"""What follows from a model's verdicts on two memories: each strategy, and what a model may not decide."""
+"""Each strategy is applied to a model's verdicts on two memories, and a model may not decide everything."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ OLD, NEW = "Scored 58 points", "Has 52 points"
 def after(
     verdict: str, strategy: str | None, old: Any = None, new: Any = None
 ) -> tuple[dict[str, str | None], list[Any]]:
-    """The status of each memory afterwards, and the events. old, new: further fields of the two memories."""
+    """Returns the status of each memory afterwards, and the events. old, new: further fields of the two memories."""
     first, second = claim(OLD, 1, **(old or {})), claim(NEW, 5, **(new or {}))
     rows = DecidedMemories().say(first, second).rows
     known = MemoryState(Place("default", "ann"), rows, day(9))

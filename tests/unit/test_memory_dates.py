@@ -1,4 +1,4 @@
-"""Dates in questions: what is one, what only looks like one, and which interval it means."""
+"""Dates in questions are recognised, other texts are not taken for dates, and each date means an interval."""
 
 from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -178,7 +178,7 @@ def test_a_day_that_does_not_exist_is_no_date() -> None:
 
 
 def test_days_begin_at_midnight_where_the_user_lives() -> None:
-    late = datetime(2026, 11, 21, 18, tzinfo=UTC)  # the 22nd in Shanghai
+    late = datetime(2026, 11, 21, 18, tzinfo=UTC)  # this is the 22nd in Shanghai
     (found,) = dates_in("昨天", late, ZoneInfo("Asia/Shanghai"))
     assert found.from_time == datetime(2026, 11, 20, 16, tzinfo=UTC)
     assert found.to_time - found.from_time == timedelta(days=1)

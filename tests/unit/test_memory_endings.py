@@ -1,4 +1,4 @@
-"""What somebody says later ends the older fact that it denies, and no other."""
+"""A later statement ends the older fact that it denies, and no other fact."""
 
 import pytest
 from helpers.extraction import apply_rules
@@ -186,7 +186,7 @@ KEEPS = (
 
 
 def held(*texts: str) -> list[str]:
-    """Contents of the memories that hold after these turns."""
+    """Returns the contents of the memories that are valid after these turns."""
     state = MemoryState(Place("default", "ann"), (), END_OF_TIME)
     for memory in candidates("default", "ann", apply_rules(*texts).findings):
         state.apply(decide(memory, state.matching(memory)))

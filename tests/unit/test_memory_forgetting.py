@@ -1,4 +1,4 @@
-"""What goes with a memory that is forgotten, and what comes back."""
+"""Forgetting a memory also forgets merged memories and makes memories valid again that it had replaced."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +12,7 @@ from turnlog.projectors.models.memories.lookup import Conflict, StoredMemory
 
 
 def chain(*links: tuple[str, str | None, EndReason | None]) -> dict[str, StoredMemory]:
-    """Rows by content: (content, what replaced it, why)."""
+    """Returns rows by content. links: (content, content of the replacement, reason)."""
     told = DecidedMemories().say(*(claim(content, n) for n, (content, _, _) in enumerate(links)))
     rows = {row.content: row for row in told.rows}
     for content, by, reason in links:
@@ -71,7 +71,7 @@ def test_each_names_the_turns_it_was_said_in_and_a_merge_not_those_of_members_th
     rows["n"] = replace(rows["n"], sources=(*said["a"], *said["b"], *said["c"]))
 
     def turns(content: str) -> dict[str, str]:
-        """Memory → the members in whose turns it counts as said."""
+        """Returns for each memory the members whose turns count as its sources."""
         by_turn = {sources[0].event_id: name for name, sources in said.items()}
         names = {row.id: name for name, row in rows.items()}
         plan = forgetting(rows[content].id, list(rows.values()))
@@ -100,7 +100,7 @@ def test_questions_about_the_forgotten_are_settled() -> None:
 
 
 def alike(first: StoredMemory, second: StoredMemory, similarity: float = 0.95) -> list[tuple[str, str]]:
-    """(who ended, why) after the second one was embedded."""
+    """Returns (ended memory, reason) after the second memory was embedded."""
     revised = resolve_near_duplicate(second, [(first, similarity)])
     names = {first.id: first.content, second.id: second.content}
     return [] if revised is None else [(names[one.memory_id], one.reason or "") for one in revised.intervals]

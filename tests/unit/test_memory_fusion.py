@@ -1,4 +1,4 @@
-"""Ranking of memories: the parts of similarity, what they weigh, and importance. Pure."""
+"""Tests the ranking of memories: the parts of similarity, their weights, and importance. Pure."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

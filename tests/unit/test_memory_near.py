@@ -1,4 +1,4 @@
-"""Near vectors are found without comparing all pairs, and the same ones as by comparing them."""
+"""Near vectors are found without comparing all pairs, with the same result as by comparing all pairs."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,7 +7,7 @@ from turnlog.agent.memory.upkeep.near_vectors import BRUTE_FORCE_UP_TO, near_pai
 
 
 def vectors(count: int, copies: int, seed: int = 7) -> NDArray[np.float16]:
-    """Random directions around one that all share, as a compressed model has them, and near copies of some."""
+    """Returns random directions around a common one, as compressed models make them, and near copies of some."""
     chance = np.random.default_rng(seed)
     made = chance.normal(size=(count, 64)) + 2 * chance.normal(size=(1, 64))
     near = made[chance.integers(0, count, copies)] + 0.05 * chance.normal(size=(copies, 64))

@@ -1,4 +1,4 @@
-"""What a memory is worth and when it is put away: the design's numbers, and what holds for every number."""
+"""Tests the score of a memory and its archiving, with the design's numbers and with properties for all numbers."""
 
 import math
 from dataclasses import dataclass, replace
@@ -137,7 +137,7 @@ def test_with_the_policy_off_only_a_time_to_live_ends_a_memory() -> None:
 
 @given(shares, policies, st.lists(st.integers(0, 100), min_size=1, max_size=20))
 def test_decay_at_read_time_is_the_daily_job_run_day_by_day(start: float, policy: Policy, runs: list[int]) -> None:
-    """Whatever days the job ran on, and however often."""
+    """The result does not depend on the days or the number of runs."""
     left, since = start, 0
     for n in sorted(runs):
         left, since = importance_at(left, day(since), day(n), policy), n

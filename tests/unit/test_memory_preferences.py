@@ -1,4 +1,4 @@
-"""Preferences user_preferences from memories: how to answer, in which language, how long, and the rest."""
+"""Preferences are derived from memories: style, language, length of answers, and others."""
 
 from dataclasses import dataclass
 

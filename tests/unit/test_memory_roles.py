@@ -1,4 +1,4 @@
-"""Words for one role meet in the search of memories; others stay apart."""
+"""In the search of memories, words for the same role match each other, and other words do not."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Whose fact it is, and what is no lasting fact: sentences in both languages."""
+"""Sentences in both languages show whose fact is stated, and which statements are not lasting facts."""
 
 import pytest
 from helpers.dated_claims import DecidedMemories
@@ -236,7 +236,7 @@ def test_a_later_fact_about_a_relative_ends_the_earlier_one(who: str, kind: str)
 
 
 def _stated(who: str, kind: str, n: int) -> list[Memory]:
-    """Those of this kind that the rules find; the name of the person is another memory."""
+    """Returns the memories of this kind that the rules find; the name of the person is a separate memory."""
     values = {
         "age": 30 + n,
         "home": ("Oslo", "Rome")[n - 1],

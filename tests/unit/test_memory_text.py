@@ -1,4 +1,4 @@
-"""Normal forms: when words of memories or names of entities are the same."""
+"""Normal forms decide whether words of memories or names of entities are equal."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which old memories a model merges or summarises."""
+"""Tests which groups of old memories a model merges or summarises."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -21,7 +21,7 @@ from turnlog.agent.memory.upkeep.merge_groups import (
 from turnlog.agent.memory.upkeep.near_vectors import NearPair
 
 CRITERIA = MergeCriteria(before=day(20), similarity=0.85, below=0.3)
-MODEL = "unit-vectors"  # its cosine is the similarity
+MODEL = "unit-vectors"  # for this model the cosine is the similarity
 
 
 def memory(content: str, **fields: Any) -> Compactable:

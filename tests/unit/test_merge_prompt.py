@@ -1,4 +1,4 @@
-"""What a model may say in the place of several memories: nothing that they do not say, and of a merge all of it."""
+"""A merged text may state only what the memories state, and a merge must state all of it."""
 
 import json
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ CAT_CN = ("养了一只叫小白的猫", "2019年开始养猫")
 
 
 def verdict(contents: Sequence[str], text: str | None, method: Method = "merge") -> str:
-    """The text that is kept, or why none is, in brackets."""
+    """Returns the text that is kept, or the reason for a refusal in brackets."""
     found = check_answer(method, contents, json.dumps({"text": text}, ensure_ascii=False))
     assert bool(found.text) == (found.refused is None)
     return found.text or f"({found.refused})"

@@ -1,4 +1,4 @@
-"""Metrics: names, labels, the port they are served on, and the queries of the documentation over them."""
+"""Tests metrics: names, labels, their port, and the documented queries."""
 
 import gc
 import json

@@ -1,4 +1,4 @@
-"""doctor --model: what the configured models can do, against a local server."""
+"""`doctor --model` reports what the configured models can do, here with a local server."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

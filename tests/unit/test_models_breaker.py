@@ -1,4 +1,4 @@
-"""The circuit breaker on a clock of its own."""
+"""Tests the circuit breaker with a simulated clock."""
 
 import pytest
 

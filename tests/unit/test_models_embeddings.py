@@ -1,4 +1,4 @@
-"""The embedding client against a real local server."""
+"""Tests the embedding client with a real local server."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -29,7 +29,7 @@ async def _no_wait(seconds: float) -> None:
 
 @pytest.fixture
 async def embedder(server: OpenAIServer) -> AsyncIterator[Callable[..., OpenAIEmbedder]]:
-    """Makes clients and closes them after the test."""
+    """Yields a function that makes clients, which are closed after the test."""
     opened: list[OpenAIEmbedder] = []
 
     def new() -> OpenAIEmbedder:
@@ -166,7 +166,7 @@ async def test_a_reply_of_another_form_is_a_model_error(embedder, server, reply)
 
 @pytest.fixture
 async def default_embedder(server: OpenAIServer) -> AsyncIterator[Callable[..., Any]]:
-    """Makes the embedder of settings that name a chat server and no embedding model."""
+    """Yields a function that makes the embedder for settings with a chat server and no embedding model."""
     opened: list[Any] = []
 
     def new(**settings: Any) -> Any:
@@ -206,7 +206,7 @@ async def test_no_vector_of_the_offline_model_gets_the_name_of_the_other(default
     server.fail(501, on="embeddings")
     model = default_embedder()
     with pytest.raises(ModelUnavailable, match="from now on"):
-        await model.embed_passages(["x"])  # its caller stores the vectors under the name that it read before
+        await model.embed_passages(["x"])  # the caller stores the vectors under the name that it has read before
     assert model.model == OFFLINE_VECTORS
     assert (await model.embed_passages(["x"])).shape == (1, 384)
 

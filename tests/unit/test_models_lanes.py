@@ -1,4 +1,4 @@
-"""Answers go before background work of one model server; no test waits real seconds for a limit."""
+"""Answers take priority over background work on a model server; no test waits real seconds for a limit."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -29,7 +29,7 @@ def lane() -> Lane:
 
 @pytest.fixture
 async def chats(server: OpenAIServer, lane: Lane) -> AsyncIterator[tuple[OpenAIChat, OpenAIChat]]:
-    """One that answers, and one in the background."""
+    """Yields a client for answers and a client for background work."""
     made = [
         OpenAIChat(server.url, server.key, "m", count_tokens=len, lane=lane, background=background)
         for background in (False, True)
@@ -54,7 +54,7 @@ async def test_a_background_call_gives_way_to_an_answer_and_is_made_again(chats,
     assert not working.done() and lane.is_answering
     assert [delta.final async for delta in answer][-1].text == "echo: hello there"
     assert (await working).text == "echo: hello there"
-    # llama.cpp notices only of a stream that its client has left.
+    # llama.cpp notices only for streams that a client has disconnected.
     assert all(body.get("stream") for body in server.bodies())
     assert (len(server.bodies()), background._resilient.breaker._circuits) == (3, {})
 

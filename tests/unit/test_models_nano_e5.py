@@ -1,4 +1,4 @@
-"""The offline embedder: real vectors that depend on nothing but the text."""
+"""The offline embedder makes real vectors that depend only on the text."""
 
 import asyncio
 import threading
@@ -88,7 +88,7 @@ async def test_the_event_loop_goes_on_while_texts_are_embedded(embedder):
 
 @pytest.mark.nightly
 async def test_characters_that_crash_the_engine_are_made_harmless(embedder):
-    # U+FDFA becomes 18 characters: more than the engine's buffer holds for it.
+    # U+FDFA becomes 18 characters, more than the engine's buffer can hold.
     assert (await embedder.embed_query("\ufdfa" * 300)).shape == (DIMENSIONS,)
     assert "\0" not in clean_text("a\0b") and "\ud800" not in clean_text("a\ud800")
     assert len(clean_text("\ufdfa" * MAX_CHARS)) == MAX_CHARS

@@ -1,4 +1,4 @@
-"""The offline provider, in English and Chinese: it extracts and quotes, and says what it is."""
+"""The offline provider extracts and quotes in English and Chinese, and says that it is no language model."""
 
 import json
 
@@ -271,7 +271,7 @@ async def test_the_line_of_doubt_before_a_question_is_nothing_that_somebody_said
 
 
 def asked(question: str, *turns: str, memories: str = "", items: tuple[str, ...] = ()) -> list[dict]:
-    """A question with the block of memories before it and what the tool found."""
+    """Returns a request: a question with the block of memories before it and the results of the tool."""
     found = {"items": [{"text": text, "speaker": "user"} for text in items]}
     return [
         *([{"role": "user", "content": f"{MEMORIES}\n{memories}\n[END]"}] if memories else []),

@@ -1,4 +1,4 @@
-"""What the chat client sends and how answers end, against a real local server that speaks the OpenAI API."""
+"""Tests the chat client's requests and the ends of answers with a real local server of the OpenAI API."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -181,7 +181,7 @@ async def test_newer_models_get_the_newer_token_limit_field(client, server, cloc
     await chat.complete(ChatRequest(ASK.messages, max_tokens=9))
     newer, older = server.bodies()
     assert (newer["max_completion_tokens"], newer["model"]) == (9, "gpt-5-mini")
-    assert "temperature" not in newer  # these models refuse any
+    assert "temperature" not in newer  # these models refuse any temperature
     assert older["max_tokens"] == 9
 
 
@@ -200,13 +200,13 @@ async def test_a_server_that_refuses_the_default_bound_gets_a_smaller_one_or_non
     chat = client()
     server.fail(400, message=said)
     await chat.complete(ASK)
-    await deltas(chat)  # it is remembered
+    await deltas(chat)  # the refusal is remembered
     server.fail(400, message="Unsupported parameter: 'max_tokens'")
     await chat.complete(ASK)
     await chat.complete(ASK)
     server.fail(400, message=said)
     with pytest.raises(ModelRefused):
-        await chat.complete(replace(ASK, max_tokens=9_000))  # of the resilient, who is told
+        await chat.complete(replace(ASK, max_tokens=9_000))  # raised by the resilient client
     server.fail(400, message="another mistake")
     with pytest.raises(ModelRefused):
         await client().complete(ASK)

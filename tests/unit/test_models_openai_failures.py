@@ -77,7 +77,8 @@ async def test_the_breaker_opens_after_five_failed_calls_and_closes_after_two_tr
     chat = client()
     server.fail(500, times=20)
     for _ in range(5):
-        with pytest.raises(ModelUnavailable, match="answered 500"):  # also the call that opens it says why
+        # the call that opens the breaker also tells the cause
+        with pytest.raises(ModelUnavailable, match="answered 500"):
             await chat.complete(ASK)
     with pytest.raises(BreakerOpen) as caught:
         await chat.complete(ASK)
@@ -159,9 +160,9 @@ async def test_an_answer_that_never_ends_is_ended_when_its_time_is_up(client, se
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
 async def test_a_model_that_thinks_is_not_silent(client, server, clock, field):
-    server.reply("Paris.", thinking="hm " * 20, thinks_in=field, between=0.15)  # longer than it may be silent
+    server.reply("Paris.", thinking="hm " * 20, thinks_in=field, between=0.15)  # longer than the allowed silence
     assert ended(await deltas(client(timeout_s=2.0))) == ("Paris.", "stop")
-    server.hang(after=5, thinking="hm " * 20)  # in mid-thought
+    server.hang(after=5, thinking="hm " * 20)  # in the middle of its reasoning
     with pytest.raises(ModelTimedOut, match=r"said nothing for 2(\.0)? s"):
         await deltas(client(timeout_s=2.0))
     assert len(server.requests) == 2

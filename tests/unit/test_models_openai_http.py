@@ -1,4 +1,4 @@
-"""How responses of chat servers are read and left, against a real local server that speaks the OpenAI API."""
+"""Tests how responses of chat servers are read and abandoned, with a real local server of the OpenAI API."""
 
 import asyncio
 import gc
@@ -57,7 +57,7 @@ async def test_no_generator_of_an_answer_that_ends_early_is_left_to_the_garbage_
 
 
 async def _end_early(chat: OpenAIChat, end: str) -> None:
-    """Reads an answer until it has written more than it may, the caller wants no more or the task is cancelled."""
+    """Reads an answer until it exceeds its limit, the caller stops reading or the task is cancelled."""
     if end == "too long":
         assert ended(await deltas(chat, replace(ASK, max_tokens=10)))[1] == "length"
         return

@@ -1,4 +1,4 @@
-"""Repetition is noticed soon, in English and Chinese, and no text that repeats on purpose counts as one."""
+"""Endless repetition is detected soon in English and Chinese, and deliberate repetition is not."""
 
 import json
 import tracemalloc
@@ -10,7 +10,8 @@ from turnlog.agent.operations.sample import load_sample
 
 
 def ends_at(text: str, step: int = 3) -> int | None:
-    """Bytes of the text at which it is ended, where it comes in pieces of so many characters; None for never."""
+    """Returns the number of bytes after which the text is ended if it comes in pieces of `step` characters; None if
+    never."""
     repetition = Repetition()
     for at in range(0, len(text), step):
         if repetition.add(text[at : at + step]):

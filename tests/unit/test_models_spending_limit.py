@@ -1,4 +1,4 @@
-"""The hourly limit: no hour ever holds more than it allows, and nothing waits forever."""
+"""No hour ever exceeds the hourly limit, and no request waits forever."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -13,7 +13,7 @@ WORK = st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 1500)), max_size=
 
 
 def spend(limit: SpendingLimit, work: list[tuple[int, int]]) -> list[Spent]:
-    """Ask for each piece of work (seconds after the one before, tokens) and book what is allowed."""
+    """Requests each piece of work (seconds after the previous one, tokens) and books what is allowed."""
     now, booked = NOON, []
     for gap, tokens in work:
         now += timedelta(seconds=gap)

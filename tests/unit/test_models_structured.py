@@ -1,4 +1,4 @@
-"""Calls that want JSON: the response_format they send, and what servers that refuse it get instead."""
+"""Calls for JSON send a response_format, and servers that refuse it get another one."""
 
 import json
 import logging
@@ -42,7 +42,8 @@ def servers() -> Iterator[Callable[..., OpenAIServer]]:
 
 @pytest.fixture
 async def client() -> AsyncIterator[Callable[[OpenAIServer], OpenAIChat]]:
-    """Makes clients for one model whose name no other test uses: refusals are remembered in the process."""
+    """Yields a function that makes clients for a model whose name no other test uses, because refusals are remembered
+    in the process."""
     model, opened = f"model-{uuid4()}", list[OpenAIChat]()
 
     def new(server: OpenAIServer) -> OpenAIChat:
@@ -64,7 +65,8 @@ async def test_a_call_that_wants_json_sends_the_schema_of_its_model(servers, cli
     wanted = server.bodies()[0]["response_format"]["json_schema"]
     assert wanted["name"] == "Person"
     assert wanted["schema"]["required"] == ["name", "age"]
-    assert wanted["schema"]["properties"]["name"] == {"title": "Name", "type": "string"}  # no bounds: see structured.py
+    # without bounds, see structured.py
+    assert wanted["schema"]["properties"]["name"] == {"title": "Name", "type": "string"}
 
 
 async def test_a_call_that_wants_text_sends_no_format(servers, client):
@@ -86,7 +88,7 @@ async def test_a_refused_format_is_tried_once_in_a_process(servers, client, capl
     caplog.set_level(logging.WARNING, "turnlog.agent")
     for text in ("one", "two", "three"):
         server.reply(text)
-        assert (await client(server).complete(ASK)).text == text  # a new client each
+        assert (await client(server).complete(ASK)).text == text  # a new client for each call
     assert formats(server) == [*tried, tried[-1], tried[-1]]
     assert len(caplog.records) == 1
 

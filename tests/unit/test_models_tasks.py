@@ -1,4 +1,4 @@
-"""Text tasks by a language model, the prompts, and what they cost."""
+"""Tests text tasks by a language model, their prompts and their costs."""
 
 import json
 from collections.abc import AsyncIterator, Iterator
@@ -70,7 +70,7 @@ SAID_EN = (
     "whether to find a career with more passion. I practise yoga, writing and photography, none of them well.",
     "assistant: Look at some other industries, and join a yoga class or a writing course.",
 )
-ABSTRACT = (  # freely worded: most words are not those of the source, but what it says is
+ABSTRACT = (  # freely worded: most words differ from the source, but the content is the same
     "The user is introverted and seeks a person to trust. Her employment is secure but dull, so she is considering a "
     "career change towards something she is passionate about. Yoga, writing and photography are hobbies in which she "
     "is not yet skilled; the assistant encouraged classes and a look at other industries."
@@ -141,7 +141,7 @@ async def test_after_two_refused_summaries_an_extract_is_returned_and_says_so(se
         server.reply(**bad)
     made = await tasks.summarise(SAID, "", 200)
     assert made.extracted and made.text.splitlines() == [f"- {said}" for said in SAID]
-    assert (made.usage.model, made.usage.calls) == ("gpt-4o-mini", 2)  # both were paid for
+    assert (made.usage.model, made.usage.calls) == ("gpt-4o-mini", 2)  # both calls were paid for
     assert made.prompt_hash != prompts.prompt_hash(prompts.SUMMARY)
     warnings = [record for record in caplog.records if record.name == "turnlog.agent"]
     assert len(server.bodies()) == 2 and len(warnings) == 1

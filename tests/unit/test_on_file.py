@@ -1,4 +1,4 @@
-"""Items that wait in a file come back as they were."""
+"""Items that are stored in a file are read back unchanged."""
 
 import tempfile
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""The OpenAPI document is valid, and has what other projects' generators need."""
+"""The OpenAPI document is valid and contains what generators of other projects need."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -26,7 +26,7 @@ def objects_in(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def test_bodies_of_requests_to_our_own_routes_refuse_unknown_fields() -> None:
-    """A receipt goes back as a server gave it, perhaps one of another version."""
+    """Receipts are exempt, because clients send them back and they may be of another version."""
     lenient, given_back = {"/api/chat/stream", "/api/import"}, {"SignedBasis", "ContextReceipt", "Remarks"}
     bodies = {
         path: operation["requestBody"]

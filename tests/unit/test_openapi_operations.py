@@ -1,4 +1,4 @@
-"""Operations of OpenAPI documents and the schemas that models get of them."""
+"""Tests operations of OpenAPI documents and the schemas that models get for them."""
 
 from typing import Any
 

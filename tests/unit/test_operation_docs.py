@@ -1,6 +1,6 @@
-"""docs/operation.md, "When something is down": each row names tests that exist, and no such test is left out.
+"""Each row of "When something is down" in docs/operation.md names existing tests, and no such test is missing.
 
-So does docs/reliability.md, for what it promises."""
+The same is true for the promises of docs/reliability.md."""
 
 import re
 from pathlib import Path
@@ -12,13 +12,13 @@ NAMED = re.compile(r"`(test_\w+)\.py::(test_\w+)`")
 
 
 def table() -> list[str]:
-    """The rows below the head of the section's table."""
+    """Returns the rows of the section's table without its head."""
     section = PAGE.read_text("utf-8").partition(HEADING)[2].partition("\n## ")[0]
     return [line for line in section.splitlines() if line.startswith("|")][2:]
 
 
 def existing(pattern: str) -> set[tuple[str, str]]:
-    """(file, function) of every test of the matching files."""
+    """Returns (file, function) of every test in the matching files."""
     defined = re.compile(r"^\s*(?:async )?def (test_\w+)", re.MULTILINE)
     return {(path.stem, name) for path in TESTS.rglob(pattern) for name in defined.findall(path.read_text("utf-8"))}
 

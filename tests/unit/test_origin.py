@@ -1,4 +1,4 @@
-"""Every turn says whose words it holds, and only a person's own words are evidence of memories."""
+"""Every turn records whose words it contains, and only a person's own words are evidence for memories."""
 
 from dataclasses import replace
 from typing import Any

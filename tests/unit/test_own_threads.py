@@ -1,4 +1,4 @@
-"""No conversation has the name of one of turnlog's own threads: to delete it would take a user's memories along."""
+"""No conversation can have the name of turnlog's own threads, because deleting it would delete a user's memories."""
 
 import pytest
 from helpers.every_contract import EVERY_CONTRACT

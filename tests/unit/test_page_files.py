@@ -1,4 +1,4 @@
-"""The web page's files: vendored libraries are what their table says, and every word exists in both languages."""
+"""The page's vendored libraries match their table, and every text exists in both languages."""
 
 import ast
 import inspect
@@ -17,12 +17,12 @@ PAGE = Path(__file__).parents[2] / "consumers" / "page"
 VENDOR = PAGE / "vendor"
 OWN = [path for path in PAGE.rglob("*.js") if VENDOR not in path.parents]
 TABLES = {language: PAGE / "i18n" / f"{language}.js" for language in ("en", "zh")}
-# A string, or what is between two of them; tables of words hold nothing else.
+# A string or the text between strings; tables of texts contain nothing else.
 TOKEN = re.compile(r'"([\w-]+)"\s*:|"((?:[^"\\]|\\.)*)"|(\w+)\s*:|([{}])')
 
 
 def keys_of(table: Path) -> dict[str, str]:
-    """Returns the words by their dotted key."""
+    """Returns the texts by their dotted keys."""
     words: dict[str, str] = {}
     place: list[str] = []
     key = ""

@@ -1,4 +1,4 @@
-"""Stored content as plain text for summaries and topics."""
+"""Stored content is converted to plain text for summaries and topics."""
 
 import pytest
 from helpers.context_messages import image, text, thinking, tool, tool_result, tool_use, turn, user

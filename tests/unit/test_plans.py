@@ -1,4 +1,4 @@
-"""Plans of tool calls: read from a model's answer, ordered, filled with results, handed on to another agent."""
+"""Plans of tool calls are read from a model's answer, ordered, filled with results, and delegated to another agent."""
 
 import itertools
 import json

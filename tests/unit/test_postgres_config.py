@@ -1,4 +1,4 @@
-"""The embedded Postgres takes a share of the memory that is there for it."""
+"""The embedded Postgres uses a share of the available memory."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Prices of models: bundled with date and source, or from a file of one's own."""
+"""Prices of models are bundled with date and source, or read from a user's file."""
 
 from datetime import date
 from pathlib import Path

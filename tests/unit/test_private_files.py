@@ -1,4 +1,4 @@
-"""Folders and files that only their owner can read."""
+"""Only their owner can read private folders and files."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""The pages on the Python package: calls fit its methods, and no method is left out."""
+"""Calls on the pages about the Python package match its methods, and every method is documented."""
 
 import ast
 import inspect
@@ -12,7 +12,7 @@ from turnlog._thread import Thread
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "coming-from.md").read_text("utf-8")
-# The second column of each table has turnlog's calls.
+# The second column of each table contains turnlog's calls.
 CALLS = [
     call
     for row in re.findall(r"^\|.*?\|(.*?)\|", PAGE, re.MULTILINE)

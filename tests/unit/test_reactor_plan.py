@@ -1,4 +1,4 @@
-"""What is due for a thread: a pure decision, so properties over many threads."""
+"""The plan of due work for a thread is a pure decision, which properties test on many threads."""
 
 from collections.abc import Sequence
 
@@ -78,7 +78,7 @@ def test_a_result_without_a_call_holds_nothing_up() -> None:
 
 @st.composite
 def threads(draw: st.DrawFn) -> list[Message]:
-    """Turns with calls, whose results come soon, late or never."""
+    """Generates turns with calls whose results come soon, late or never."""
     messages: list[Message] = []
     waiting: list[str] = []
     for seq in range(1, draw(st.integers(1, 90)) + 1):
@@ -110,7 +110,7 @@ def called(messages: Sequence[Message]) -> set[str | None]:
 
 @given(st.integers(0, 400), st.integers(0, 400), st.integers(0, 400))
 def test_what_is_done_is_not_due_again(count: int, summarised: int, tagged: int) -> None:
-    """After at most three rounds nothing is due, and nothing reached goes back."""
+    """After at most three rounds nothing is due, and no progress is lost."""
     messages = chat(count)
     for _ in range(3):
         found = plan(Facts(messages, summarised, tagged), SETTINGS)

@@ -1,4 +1,4 @@
-"""Confidence: whether something in a scope answers a question, by words alone."""
+"""Confidence estimates by words alone whether a scope answers a question."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -24,7 +24,7 @@ TALK = (
 
 
 def scope(*said: str) -> ScopeIndex:
-    """`speaker: text` per chunk, an hour apart."""
+    """Returns a scope with a chunk for each `speaker: text`, an hour apart."""
     pairs = [line.split(": ", 1) for line in said]
     return ScopeIndex.of_chunks(
         Chunks.of(

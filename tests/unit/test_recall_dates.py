@@ -1,4 +1,4 @@
-"""The times that a question names, relative to the time of asking, and how they rank turns."""
+"""Tests the times that a question names, relative to the time of asking, and their effect on ranking."""
 
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -62,7 +62,7 @@ def test_without_a_time_of_asking_no_times_are_read() -> None:
 
 
 def diary(*days: int) -> ScopeIndex:
-    """The same sentence on each of these days before NOW, each in a thread of its own."""
+    """Returns a scope with the same sentence on each of these days before NOW, each in a separate thread."""
     said = "We watered the plants"
     return ScopeIndex.of_chunks(
         Chunks.of(

@@ -1,4 +1,4 @@
-"""The form of a text, and how a question is read, in English and Chinese."""
+"""Tests the form of a text and the parsing of questions in English and Chinese."""
 
 import hypothesis.strategies as st
 import pytest

@@ -1,4 +1,4 @@
-"""Ranking: what must come first, and what must not break it."""
+"""Ranking puts the right chunks first, even with unusual input."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -21,7 +21,7 @@ def scope(
     positions: list[int] | None = None,
     roles: list[str] | None = None,
 ) -> ScopeIndex:
-    """`speaker: text` per chunk, one a day."""
+    """Returns a scope with a chunk for each `speaker: text`, one per day."""
     pairs = [line.split(": ", 1) for line in said]
     return ScopeIndex.of_chunks(
         Chunks.of(
@@ -177,7 +177,7 @@ def test_an_empty_scope_has_no_answer() -> None:
 
 
 def test_what_is_like_the_best_is_lifted() -> None:
-    """The words of the two best lead to another turn like them, which shares no word with the question."""
+    """The words of the two best turns lead to a similar turn that shares no word with the question."""
     said = ("A: kayaks are fun", "B: a red boat", "A: paddling on rivers", "B: tax forms", "A: soup", "B: chess")
     vectors = np.array([[1, 0, 0.1], [0.9, 0.1, 0.1], [0.8, 0, 0.3], [0, 1, 0.3], [0, 0.8, 1], [0.1, 0.9, 0.6]])
     found = rank(Query("kayaks boat", np.array([0.5, 0.5, 0.2])), scope(*said, vectors=vectors), 6)
@@ -206,7 +206,7 @@ def test_of_equal_turns_the_one_in_the_thread_or_session_with_the_best_comes_fir
 
 
 def test_the_parts_of_a_question_lead_to_the_thread_that_has_something_for_each() -> None:
-    """Two threads tell of a boss, one of them of a phone too."""
+    """Two threads mention a boss, but only one also mentions a phone."""
     said = ("Ann: my boss is 42", "Ann: soup", "Ann: my boss is 42", "Ann: my phone is red")
     index = scope(*said, threads=list("aabb"))
     assert best("boss aged 42", index)[0] == 0
@@ -266,7 +266,7 @@ def test_turns_of_one_speaker_lend_less_to_each_other_than_turns_of_two() -> Non
 
 
 def test_the_form_of_a_long_turn_counts_in_talk_between_people_and_less_with_an_assistant() -> None:
-    """Two threads of one user. A short turn to an assistant counts as between people."""
+    """One user has two threads. A short turn to an assistant counts as one between people."""
     told = ["user: a llama?", "user: a llama in 2019", f"user: a llama in 2019? {'much more about it ' * 50}"]
     index = scope(*told, *told, "assistant: Hello!", threads=[*["people"] * 3, *["chat"] * 4])
     parts = {one.chunk: one.parts for one in rank(Query("llama"), index, 7)}

@@ -1,4 +1,4 @@
-"""The space of a scope's vectors: what sets a query off from the mean counts, the scale of a model does not."""
+"""In a scope's vector space the query's difference from the mean counts, but the model's scale does not."""
 
 import numpy as np
 import pytest

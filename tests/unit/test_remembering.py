@@ -1,4 +1,4 @@
-"""Times as people give them to `turnlog memories --as-of`."""
+"""Tests times as people write them for `turnlog memories --as-of`."""
 
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
@@ -26,7 +26,7 @@ def test_a_time_is_itself_and_a_span_its_last_moment(given: str, at: str) -> Non
 
 @pytest.mark.parametrize("given", ["yesterday", "昨天"])
 def test_words_for_a_day_mean_one_of_the_zone_and_an_iso_date_one_of_utc(given: str) -> None:
-    early = datetime(2026, 6, 14, 23, tzinfo=UTC)  # 07:00 of the 15th in Shanghai
+    early = datetime(2026, 6, 14, 23, tzinfo=UTC)  # this is 07:00 of the 15th in Shanghai
     shanghai = ZoneInfo("Asia/Shanghai")
     assert time_of(given, early, shanghai) == datetime.fromisoformat("2026-06-14T15:59:59.999999+00:00")
     assert time_of(given, early) == datetime.fromisoformat("2026-06-13T23:59:59.999999+00:00")

@@ -1,4 +1,4 @@
-"""Read models and contexts as lines for people."""
+"""Read models and contexts are rendered as lines for people."""
 
 from helpers.context_messages import assistant, chat, image, thinking, turn, user
 from helpers.context_messages import text as text_block
@@ -13,7 +13,7 @@ from turnlog.projectors.models.conversation.message import Message
 
 
 def message_line(*messages: Message) -> str:
-    """Returns the last line of a transcript in a pipe."""
+    """Returns the last line of a transcript that is printed to a pipe."""
     return str([*table(messages, MESSAGE_COLUMNS).lines][-1])
 
 

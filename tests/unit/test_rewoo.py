@@ -1,4 +1,4 @@
-"""ReWOO over a real chat client: PLAN, EXECUTE and SOLVE, with everything that can go otherwise in each."""
+"""Tests ReWOO with a real chat client: PLAN, EXECUTE and SOLVE, with all variants and failures of each."""
 
 import asyncio
 import json
@@ -84,7 +84,7 @@ async def test_two_calls_of_a_tool_with_other_arguments_both_run(desk: Desk) -> 
 
 
 async def test_a_loop_sees_results_before_it_calls_more_tools(desk: Desk) -> None:
-    """The agent "refunds" has the policy "loop". Ids of calls repeat, as some servers give them."""
+    """The agent "refunds" has the policy "loop". The ids of calls repeat, as with some servers."""
     desk.server.reply("I look.", tool_calls=[("find_order", {"number": "A101"})])
     desk.server.reply("And the other.", tool_calls=[("find_order", {"number": "#E1.number"}), ("search_articles", {})])
     desk.server.reply("Your bicycle is on its way.")

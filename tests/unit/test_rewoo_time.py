@@ -1,4 +1,4 @@
-"""The time of a ReWOO run: whatever hangs in it, a text comes or the run is given up."""
+"""A ReWOO run ends in time with a text or a failure, whatever part of it hangs."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -72,7 +72,7 @@ async def test_the_calls_of_a_run_have_one_time_by_which_text_must_come(
     await desk.ask(within_s=30.0)
     planning, solving = given
     assert planning.text_by == solving.text_by is not None
-    assert planning.ends_at == planning.text_by and solving.ends_at is None  # nobody sees a plan before it is whole
+    assert planning.ends_at == planning.text_by and solving.ends_at is None  # a plan is not shown before it is complete
 
 
 async def test_a_model_that_only_thinks_is_given_up_in_time(desk: Desk) -> None:

@@ -1,4 +1,4 @@
-"""The fast router: scores, threshold, whole words, simple answers, and the labelled questions."""
+"""Tests the fast router: scores, threshold, entire words, simple answers, and the labelled questions."""
 
 import pytest
 from hypothesis import given

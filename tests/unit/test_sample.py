@@ -24,7 +24,7 @@ def blocks(data: TurnRecorded) -> tuple[object, ...]:
 
 
 def text(data: TurnRecorded) -> str:
-    """Everything the turn says, results included."""
+    """Returns all text of the turn, including tool results."""
     parts = (getattr(block, "text", getattr(block, "content", "")) for block in blocks(data))
     return "\n".join(part for part in parts if isinstance(part, str))
 

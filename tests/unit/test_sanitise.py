@@ -1,4 +1,4 @@
-"""What is sensitive is masked by level, in English and Chinese, once; what only looks like it stays."""
+"""Sensitive data is masked by level in English and Chinese, once; similar texts stay unchanged."""
 
 import io
 import logging
@@ -20,7 +20,7 @@ HIGH = [
     ("SSN: 536904399", "SSN: ***-**-****"),
     ("身份证11010519491231002X谢谢", "身份证******************谢谢"),
     ("身份证１１０１０５１９４９１２３１００２Ｘ谢谢", "身份证******************谢谢"),
-    ("身份证41111119900307421X", "身份证******************"),  # of a district that the table of districts lacks
+    ("身份证41111119900307421X", "身份证******************"),  # an unknown district
     ("卡号４１１１　１１１１　１１１１　１１１１", "卡号****-****-****-****"),
     ("卡号4111111111111111请保密", "卡号****-****-****-****请保密"),
     ("card 4111 1111 1111 1111, 378282246310005", "card ****-****-****-****, ****-****-****-****"),
@@ -50,7 +50,7 @@ MEDIUM = [
 TYPOS = [
     ("110105194912310021", "******************"),  # its check digit is wrong
     ("身份证号：990105194912310021", "身份证号：******************"),  # there is no such region
-    ("我的身份证是110105194913310021", "我的身份证是******************"),  # nor such a month
+    ("我的身份证是110105194913310021", "我的身份证是******************"),  # there is no such month
     ("000-12-3456", "***-**-****"),  # never issued
     ("666-12-3456 or 901-12-0000", "***-**-**** or ***-**-****"),
     ("SSN: 000123456", "SSN: ***-**-****"),

@@ -1,4 +1,4 @@
-"""Sealed events: what a person said is unreadable in the log, comes back whole with the key, and is gone without it."""
+"""Sealed events are unreadable in the log, are restored completely with the key, and are lost without the key."""
 
 import json
 import re
@@ -36,13 +36,13 @@ KEYS, DESTROYED = KeysAtHand(), KeysAtHand(destroyed=True)
 GOLDEN = Path(__file__).parent.parent / "golden" / "sealed" / "turn_recorded.v2.json"
 DOCS = Path(__file__).parents[2] / "docs" / "privacy.md"
 SAYING = [data for data in EVERY_CONTRACT if CONTRACTS[data.type].PERSONAL]  # type: ignore[attr-defined]
-# Texts of contracts that stay readable, and why.
+# Texts of contracts that stay unencrypted, with the reason.
 CLEAR = {
     "an id, or a name that programs gave": {
         "agent",
         "by",
         "event_type",
-        "envelope",  # as published: what is sealed in it stays sealed
+        "envelope",  # as published, so that its sealed fields stay sealed
         "current_agent_key",
         "tool_call_id",
         "source_id",
@@ -65,7 +65,7 @@ CLEAR = {
         "memory.rule",
         "source.thread",
         "memories",
-        "calls",  # of a plan: ids and names of tools; their arguments are sealed
+        "calls",  # ids and names of tools in a plan; their arguments are sealed
         "call_id",
         "tool",
         "tools",
@@ -255,7 +255,7 @@ def at(value: Any, path: tuple[str, ...]) -> Any:
 
 
 def texts(value: Any) -> Iterator[str]:
-    """Every text of some length in a JSON value, no times; short ones may stand in an id by chance."""
+    """Yields the longer texts of a JSON value except times; short texts may occur in an id by chance."""
     match value:
         case str() if len(value) > 5 and not value.startswith("2023-05-08T"):
             yield value
@@ -268,7 +268,7 @@ def texts(value: Any) -> Iterator[str]:
 
 
 def all_paths(contract: type[BaseModel]) -> Iterator[str]:
-    """Fields, and those of a model within (one deep): what PERSONAL may name."""
+    """Yields the paths that PERSONAL may name: fields, and fields of models inside them (one level deep)."""
     for name, found in contract.model_fields.items():
         yield name
         for inner in models_in(found.annotation):
@@ -285,7 +285,7 @@ def text_paths(contract: type[BaseModel]) -> Iterator[str]:
 
 
 def models_in(annotation: Any) -> list[type[BaseModel]]:
-    """Models that a field is, or may be; not those in a tuple, which is sealed whole."""
+    """Returns the models that a field may contain, except in a tuple, which is sealed as a whole."""
     options = [annotation, *(get_args(annotation) if not is_collection(annotation) else ())]
     return [one for one in options if isinstance(one, type) and issubclass(one, BaseModel)]
 

@@ -1,4 +1,4 @@
-"""Passwords, keys and numbers of cards make no memory, unless the settings say so."""
+"""Passwords, keys and card numbers make no memories unless the settings allow it."""
 
 import pytest
 from helpers.extraction import apply_rules, extractor_turn

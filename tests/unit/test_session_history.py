@@ -1,4 +1,4 @@
-"""The history text of a session: modes, real token counts, the threshold and the cut at the window."""
+"""Tests the history text of a session: modes, real token counts, the threshold and the cut at the window."""
 
 import pytest
 from helpers.context_messages import assistant, image, text, thinking, tool, tool_result, tool_use, user
@@ -156,7 +156,7 @@ def test_one_huge_turn_is_kept_whatever_its_size() -> None:
 
 
 def test_a_line_is_counted_once_per_process() -> None:
-    """A stored message never changes, so its count is taken by its event id and the text is not looked at again."""
+    """A stored message never changes, so its count is cached by event id and its text is not read again."""
     one = exchange(1)
     first = turn_tokens(one, COUNTER)
     longer = [Message(m.seq, m.event_id, m.role, "word " * 500, m.time) for m in one]

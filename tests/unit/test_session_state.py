@@ -1,4 +1,4 @@
-"""The session as a fold of events, and messages as turns of a conversation."""
+"""The session is a fold of events, and messages are grouped into turns of a conversation."""
 
 from dataclasses import replace
 from typing import Any

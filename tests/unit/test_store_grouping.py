@@ -1,4 +1,4 @@
-"""Calls of the store that come together."""
+"""Concurrent calls of the store are grouped."""
 
 import asyncio
 

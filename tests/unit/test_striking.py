@@ -1,4 +1,4 @@
-"""Words are struck wherever they stand, and nothing else is."""
+"""Words are redacted wherever they occur, and nothing else is changed."""
 
 import json
 from base64 import b64decode, b64encode
@@ -22,7 +22,7 @@ from turnlog.events.contracts import (
 
 
 def without(words: str, data: EventData) -> Any:
-    """The event's data without words that a turn says."""
+    """Returns the event's data without words that a turn contains."""
     found: Event | None = struck(event(data), strike_of(turn(f"I say {words}."), 5, words), 9)
     return None if found is None else found.data
 
@@ -47,7 +47,7 @@ def test_any_key_of_a_tools_input_is_searched_and_numbers_too() -> None:
 
 
 def test_short_words_are_struck_from_bytes_only_where_they_stand_alone() -> None:
-    long = b"\xd9a" + b"ann" + b"." * 94  # the byte of its length is a letter
+    long = b"\xd9a" + b"ann" + b"." * 94  # the byte that encodes its length is a letter
     raw = b"\x82\xa7channel\xa3Ann\xa1x" + long
     blob = Blob(channel="x", version="1", encoding="msgpack", data=b64encode(raw).decode())
     found = without("Ann", CheckpointSaved(checkpoint_id="1", checkpoint={}, metadata={}, blobs=(blob,)))
@@ -94,7 +94,7 @@ def test_other_ways_to_spell_the_words_are_known_but_not_struck(text: str) -> No
 
 
 def test_a_sentence_with_quotes_and_lines_is_found_in_another_turn() -> None:
-    """Otherwise it would be struck there, although somebody says it by themselves."""
+    """Otherwise the sentence would be redacted there although somebody else said it independently."""
     text = 'She said "see you at nine" again.'
     other = turn('Yes:\nShe said "see you\nat NINE" again. Bye.')
     assert isinstance(other.data, TurnRecorded)

@@ -1,4 +1,4 @@
-"""A string is found in bytes in whatever form a store may have written it."""
+"""A string is found in bytes in every form in which a store may have written it."""
 
 import json
 import random
@@ -72,7 +72,7 @@ def test_strings_are_chosen_that_are_somebodys_own() -> None:
 
 
 def test_ids_of_events_are_nobodys_words() -> None:
-    """Digits of an id look like a phone number, and every event's id stands in clear."""
+    """Digits of an id may look like a phone number, and every event's id is unencrypted."""
     given = {"event_id": UUID("01a061d4-bc98-7934-a201-289350018440"), "quote": "my friend Mia Lindqvist"}
     source = SOURCE.model_copy(update=given)
     entity = Entity(type="PERSON", name="Mia Lindqvist", sources=(source,))

@@ -1,4 +1,4 @@
-"""Subjects: one thread is one safe token, and no two threads share one."""
+"""Each thread has one safe subject token, and no two threads share a token."""
 
 import re
 from hashlib import sha256

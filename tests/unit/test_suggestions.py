@@ -1,4 +1,4 @@
-"""What a person may ask next: by the rules in an agent's file and the results of its tools."""
+"""Suggested questions follow from the rules in an agent's file and the results of its tools."""
 
 import json
 from typing import Any

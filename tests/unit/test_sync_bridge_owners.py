@@ -1,4 +1,4 @@
-"""Methods that may be awaited anywhere, of an owner whose event loop has ended, or that is closed."""
+"""Tests bridged methods of an owner whose event loop has ended or that is closed."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from turnlog.consumers.sync_bridge import LoopClosed, WrongThread, in_own_loop, 
 
 
 class Counter:
-    """An owner of the least that is needed."""
+    """A minimal owner."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""Tables of the command line, on terminals of 60 and 100 columns and in a pipe."""
+"""Tests tables of the command line on terminals of 60 and 100 columns and in a pipe."""
 
 import io
 from collections.abc import Callable
@@ -22,7 +22,7 @@ COLUMNS: dict[str, Callable[[tuple[object, ...]], object]] = {
 
 
 def printed(monkeypatch: pytest.MonkeyPatch, width: int | None, rows: list[tuple[object, ...]]) -> list[str]:
-    """Returns the lines of the table on a terminal of this many columns; width None: in a pipe."""
+    """Returns the lines of the table on a terminal of this width. width: None means a pipe."""
     file = io.StringIO()
     words = Words(file=file, force_terminal=width is not None, width=width, no_color=True, highlight=False)
     for module in (console, text_tables):

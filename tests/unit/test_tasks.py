@@ -4,7 +4,7 @@ from turnlog.events.tasks import cancel
 
 
 async def stubborn() -> None:
-    """Swallows one cancellation, as asyncio.wait_for does where its result comes at the same moment."""
+    """Swallows one cancellation, as asyncio.wait_for does if its result comes at the same time."""
     for _ in range(2):
         try:
             await asyncio.sleep(60)

@@ -1,4 +1,4 @@
-"""What the log has of a run, for the process that continues it."""
+"""A process that continues a run reads its steps from the log."""
 
 from uuid import UUID
 

@@ -1,4 +1,4 @@
-"""The registry of tools: schemas from functions, permissions, and calls that become results whatever a model writes."""
+"""The registry of tools makes schemas from functions, checks permissions, and turns every call into a result."""
 
 import asyncio
 import uuid
@@ -27,7 +27,7 @@ DESK, REFUNDS = SUPPORT.agents["desk"], SUPPORT.agents["refunds"]
 
 
 class NoRecords:
-    """Records of a user who has none, for tools that store nothing."""
+    """Empty records, for tools that store nothing."""
 
     async def get(self, kind: str, key: str) -> dict[str, Any] | None:
         return None
@@ -48,7 +48,7 @@ def error_of(result: Result) -> str:
 
 
 def alone(function: Callable[..., Any]) -> tuple[tools.Registry, Agent]:
-    """A registry with one tool, and an agent that may use it."""
+    """Returns a registry with one tool, and an agent that may use it."""
     return registry_of([function]), Agent(type="a", name="A", prompt="p", tools=(function.__name__,))
 
 

@@ -1,4 +1,4 @@
-"""Agents as data: the bundled team, a second one from a folder, and what is said of a file that cannot be used."""
+"""Agents are data: the bundled team, a team from a folder, and errors for invalid files."""
 
 import hashlib
 from pathlib import Path

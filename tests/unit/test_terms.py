@@ -1,4 +1,4 @@
-"""Search terms: what must find what."""
+"""Tests which search terms match which texts."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -113,6 +113,6 @@ def test_long_texts_and_long_words_are_capped() -> None:
 
 
 def test_a_word_of_joiners_takes_linear_time() -> None:
-    """With backtracking it would not end within the test's time limit."""
+    """With backtracking the search would not end within the test's time limit."""
     assert terms("a-._" * 25_000 + "!")
     assert terms("1," * 25_000)

@@ -1,4 +1,4 @@
-"""Half surrogate pairs and NUL become U+FFFD, in values and in JSON, and nothing else changes."""
+"""Lone surrogates and NUL become U+FFFD in values and in JSON, and nothing else changes."""
 
 import json
 from typing import Any
@@ -36,7 +36,7 @@ def test_every_value_can_be_stored_and_a_valid_one_stays(value: Any) -> None:
 
 @given(VALUES, st.booleans())
 def test_json_is_valid_unicode_and_otherwise_the_same(value: Any, is_ascii: bool) -> None:
-    """As Python's json and JavaScript's JSON.stringify write it, and with the bytes of surrogates."""
+    """Tests JSON as Python's json and JavaScript's JSON.stringify write it, and with encoded surrogates."""
     sent = valid_json(json.dumps(value, ensure_ascii=is_ascii).encode("utf-8", "surrogatepass"))
     assert storable(json.loads(sent.decode())) == storable(value)
     assert json.dumps(json.loads(sent), ensure_ascii=False).encode()

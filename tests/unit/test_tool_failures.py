@@ -1,4 +1,4 @@
-"""Tools whose service fails: kinds of failures, and a breaker for each service."""
+"""Tests tools whose service fails: the kinds of failures, and a breaker for each service."""
 
 import asyncio
 import threading
@@ -137,7 +137,7 @@ def test_failures_have_the_categories_of_answers(error: Exception, category: str
 
 
 def alone(function: Callable[..., Any]) -> tuple[Registry, Agent]:
-    """A registry with one tool, and an agent that may use it."""
+    """Returns a registry with one tool, and an agent that may use it."""
     return registry_of([function]), Agent(type="a", name="A", prompt="p", tools=(function.__name__,))
 
 

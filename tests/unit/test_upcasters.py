@@ -1,4 +1,4 @@
-"""Old versions of event data become new ones step by step."""
+"""Old versions of event data are upgraded step by step."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Searches of the web: SearXNG's JSON API over HTTP, and pages at hand."""
+"""Tests web search with SearXNG's JSON API over HTTP, and with given pages."""
 
 import uuid
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ from turnlog.agent.team.teams import bundled_team
 from turnlog.agent.team.tools import Records, Use
 from turnlog.agent.team.web_search import Page, WebSearch
 
-NO_RECORDS = cast(Records, None)  # a search reads none
+NO_RECORDS = cast(Records, None)  # a search reads no records
 
 
 async def test_results_of_searxng_become_pages() -> None:

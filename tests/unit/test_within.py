@@ -1,4 +1,4 @@
-"""What is given a time ends with it, though a cancellation of it is swallowed once."""
+"""Work with a time limit ends in time even if it swallows one cancellation."""
 
 import asyncio
 import gc
