@@ -1,4 +1,4 @@
-"""Real servers for every test: those of the environment, or containers, or the embedded ones."""
+"""Provides real servers for every test: those of the environment, or containers, or embedded servers."""
 
 import asyncio
 import gc
@@ -53,7 +53,7 @@ Settled = Callable[..., Awaitable[None]]
 RUN_FOLDER = "turnlog-tests-"
 MEMORY_DISK, ROOM = Path("/dev/shm"), 4 * 2**30
 
-# A shell's background job ignores Ctrl-C, and so would every command that is begun here.
+# A shell's background job ignores Ctrl-C, and so would every command that is started here.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -67,19 +67,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The files of tests and their servers are in memory where it has room, which takes half of the time: processes
-    are killed here, no machine is, and what a killed one had written stays on either kind of disk.
+    """Puts the files of tests and servers in memory if there is room, which halves the time. Tests kill processes but
+    not the machine, so files in memory survive like files on disk.
 
-    Each run has a folder of its own. In the one that pytest has for all runs of root, the next run to begin would take
-    the servers' user the right to reach its files."""
+    Each run has a separate folder. In pytest's common folder for all runs of root, the next run would take away the
+    right of the servers' user to reach its files."""
     nightly.FULL = config.getoption("nightly")
     if config.getoption("slow_callbacks"):
         watch = SlowCallbacks()
         watch.watch()
         config.pluginmanager.register(watch)
-    gc.disable()  # until all is collected: nothing of modules and test items is garbage
-    # How long an example takes says something of the machine, nothing of the code. In CI the examples are the same
-    # for the same code, so that nobody's change is blamed for what chance finds; elsewhere they are new ones each time.
+    gc.disable()  # off until all tests are collected, because modules and test items are not garbage
+    # The duration of an example depends on the machine and not on the code. In CI the examples are the same for the
+    # same code, so that random findings do not fail unrelated changes; elsewhere they are different each time.
     hypothesis.settings.register_profile(
         "turnlog", deadline=None, derandomize="CI" in os.environ, max_examples=nightly.examples(100)
     )
@@ -93,7 +93,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_setupnodes(config: pytest.Config) -> None:
-    """Called in the process that starts the workers, before their start."""
+    """Forks the workers. pytest-xdist calls this in the process that starts the workers, before their start."""
     patch = pytest.MonkeyPatch()
     config.add_cleanup(patch.undo)
     fork_workers(config, patch)
@@ -107,7 +107,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Every search for garbage would go through the million objects of modules and test items again."""
+    """Excludes the million objects of modules and test items from later garbage collections."""
     gc.freeze()
     gc.enable()
 
@@ -119,7 +119,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def remove_folders_of_ended_runs(place: Path) -> None:
-    """A run leaves what its failed tests wrote, for a look until the next one."""
+    """Removes the folders of earlier runs. The files of failed tests are kept until the next run."""
     for folder in place.glob(f"{RUN_FOLDER}*"):
         if not psutil.pid_exists(int(folder.name.removeprefix(RUN_FOLDER))):
             shutil.rmtree(folder, ignore_errors=True)
@@ -133,8 +133,8 @@ def has_room() -> bool:
 
 @pytest.fixture(autouse=True)
 def short_pauses(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What failed is tried again sooner than in use: tests wait for what happens, not for pauses. Unit tests look at
-    the pauses themselves."""
+    """Shortens the pauses before retries, because tests wait for results and not for pauses. Unit tests check the real
+    pauses."""
     if "unit" not in request.path.parts:
         monkeypatch.setattr(calls, "FIRST_PAUSE_S", 0.02)
         monkeypatch.setattr(durable_consumer, "SERVER_AWAY_S", 0.2)
@@ -144,9 +144,8 @@ def short_pauses(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture(autouse=True)
 def long_patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gives what a user does not wait for in use the time that it takes on a busy machine: a test expects memories
-    found by their vectors, copies of sessions in the bucket and requests that are counted. A test of the other case
-    shortens the time itself."""
+    """Raises the time limits of optional work, so that it succeeds on a busy machine: tests expect memories found by
+    vectors, copies of sessions in the bucket and counted requests. Tests of timeouts shorten the limits themselves."""
     if "unit" not in request.path.parts:
         for module in (admission, fair_share, bucket, tail, caches):
             monkeypatch.setattr(module, "PATIENCE_S", 30.0)
@@ -177,24 +176,25 @@ def impatient_throttle(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TestServers:
-    """What the tests of this session run on; both are theirs alone."""
+    """The servers of this test session; no other session uses them."""
 
     __test__ = False
 
     nats_url: str
     database_url: str
-    migrated: str | None = None  # a database that has the schema already, and that nobody is connected to
+    migrated: str | None = None  # a database that already has the schema and no connections
 
 
 @pytest.fixture(scope="session")
 async def prepared_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The data folder of stopped servers with a migrated, empty database; made once for all workers."""
+    """Returns the data folder of stopped servers with a migrated, empty database; created once for all workers."""
     return await make_prepared_home(shared_by_workers(tmp_path_factory.getbasetemp()))
 
 
 @pytest.fixture(scope="session")
 async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[TestServers]:
-    """NATS_URL and DATABASE_URL when both are set; else containers when Docker answers; else embedded servers."""
+    """Yields the servers of NATS_URL and DATABASE_URL if both are set, else containers if Docker answers, else embedded
+    servers."""
     given = os.environ.get("NATS_URL"), os.environ.get("DATABASE_URL")
     if given[0] and given[1]:
         await refuse_a_log_in_use(given[0])
@@ -210,7 +210,7 @@ async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Tes
 
 @pytest.fixture(scope="session")
 async def template(servers: TestServers) -> AsyncIterator[str]:
-    """The name of a migrated, empty database that others are copied from."""
+    """Yields the name of a migrated, empty database from which others are copied."""
     name = f"turnlog_template_{uuid.uuid4().hex[:12]}"
     if servers.migrated is not None:
         await execute(
@@ -232,28 +232,29 @@ async def databases(servers: TestServers, template: str) -> AsyncIterator[Databa
 
 @pytest.fixture
 async def database_url(databases: Databases) -> AsyncIterator[str]:
-    """A migrated database without any row, of this test alone."""
+    """Yields the URL of a migrated, empty database for this test only."""
     async with databases.empty() as url:
         yield url
 
 
 @pytest.fixture
 async def empty_database_url(databases: Databases) -> AsyncIterator[str]:
-    """A second one: the log is read as after the loss of Postgres."""
+    """Yields the URL of a second empty database, into which the log is read as after the loss of Postgres."""
     async with databases.empty() as url:
         yield url
 
 
 @pytest.fixture
 async def nats_url(servers: TestServers) -> str:
-    """The NATS server without any log or session: tests run one after another, so each gets an empty one."""
+    """Returns the URL of the NATS server after emptying it; tests run one after another, so each gets an empty
+    server."""
     await empty_nats(servers.nats_url)
     return servers.nats_url
 
 
 @pytest.fixture
 async def log(nats_url: str) -> AsyncIterator[Log]:
-    """An empty log."""
+    """Yields an empty log."""
     found = await Log.connect(nats_url, StreamOptions())
     yield found
     await found.close()
@@ -261,7 +262,7 @@ async def log(nats_url: str) -> AsyncIterator[Log]:
 
 @pytest.fixture
 async def key_stream(log: Log) -> KeyStream:
-    """The stream of users' keys, without any."""
+    """Returns the empty stream of users' keys."""
     found = KeyStream(log.nc, keks())
     await found.create(StreamOptions())
     return found
@@ -274,14 +275,14 @@ def serve(nats_url: str, database_url: str, tmp_path: Path) -> Serve:
 
 @pytest.fixture
 def model() -> Iterator[MemoryServer]:
-    """A language model that knows the reactors' prompts."""
+    """Yields a model server that answers the reactors' prompts."""
     with MemoryServer() as server:
         yield server
 
 
 @pytest.fixture
 async def api(serve: Serve, model: MemoryServer) -> AsyncIterator[Api]:
-    """The HTTP server with the agent, which asks `model`; topics are not tagged."""
+    """Yields the HTTP server with the agent, which uses `model`; topics are not tagged."""
     async with serve("agent", api_base_url=model.url, model="m", topic_extraction=False) as api:
         yield api
 
@@ -294,14 +295,14 @@ async def db(database_url: str) -> AsyncIterator[Connection]:
 
 @pytest.fixture
 async def running_projectors(log: Log, database_url: str) -> AsyncIterator[Runner]:
-    """All projections of the one partition follow the log while the test runs."""
+    """Runs all projections of the only partition during the test."""
     async with running_projector(log, database_url) as runner:
         yield runner
 
 
 @pytest.fixture
 def settled(log: Log, db: Connection) -> Settled:
-    """await settled() returns when every projection (or those named) applied all that is in the log now."""
+    """Returns a function that waits until every projection (or the named ones) has applied the current log."""
 
     async def wait(*names: str) -> None:
         await wait_for(db, names or tuple(BY_NAME), 0, await log.partition_head(0), 180.0)
@@ -311,13 +312,13 @@ def settled(log: Log, db: Connection) -> Settled:
 
 @pytest.fixture
 async def home(prepared_home: Path, new_home: Path) -> Path:
-    """A folder for embedded servers of the test's own; their database is migrated and empty."""
+    """Returns a folder for separate embedded servers of a test, with a migrated, empty database."""
     return copy_database(prepared_home, new_home)
 
 
 @pytest.fixture
 async def new_home(tmp_path: Path) -> AsyncIterator[Path]:
-    """A folder that does not exist, for tests of the first start of embedded servers."""
+    """Yields a folder that does not exist, for tests of the first start of embedded servers."""
     folder = tmp_path / "home"
     yield folder
     await stop(folder)
@@ -328,7 +329,8 @@ async def new_home(tmp_path: Path) -> AsyncIterator[Path]:
 async def embedded(home: Path) -> AsyncIterator[TestServers]:
     async with lease(home):
         with pytest.MonkeyPatch.context() as patch:
-            # Every connection maps them, and DROP DATABASE reads all: with 1 GB, a tenth of the tests' processor time.
+            # Every connection maps the buffers, and DROP DATABASE reads them all; 1 GB would take a tenth of the tests'
+            # CPU time.
             patch.setattr(postgres_server, "MOST_BUFFERS_MB", 128)
             found = await start(home)
         yield TestServers(found.nats_url, found.database_url, DATABASE)
@@ -364,7 +366,7 @@ def containers() -> Iterator[TestServers]:
 
 
 async def refuse_a_log_in_use(nats_url: str) -> None:
-    """Tests delete the stream; a log that somebody uses must not be lost to a forgotten variable."""
+    """Refuses a server whose log is in use, because tests delete the stream and the variable may be set by mistake."""
     async with await nats.connect(nats_url) as client:
         try:
             state = (await client.jetstream().stream_info(STREAM)).state

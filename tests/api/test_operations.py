@@ -108,7 +108,8 @@ async def test_keys_open_routes_until_they_are_revoked_and_tickets_once(serve: S
 
 
 async def test_a_key_makes_no_key_that_may_do_more_than_itself(serve: Serve) -> None:
-    """A former gap allowed a key for operations only, valid for an hour, to create keys with all rights for ever."""
+    """A former gap allowed a key for operations only, valid for an hour, to create keys with all rights and no
+    expiry."""
     async with serve() as api:
         hour: dict[str, Any] = {"role": "admin", "ttl": timedelta(hours=1)}
         operator = await create_key(api.runtime, "default", "op", scopes=["operate"], **hour)
