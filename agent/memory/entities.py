@@ -1,4 +1,4 @@
-"""Reads and changes a user's entities: the people, schools, events and topics that the user speaks of."""
+"""Reads and changes a user's entities: the people, schools, events and topics that the user mentions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -67,7 +67,7 @@ def entity_id(tenant: str, user: str, type_: str, name: str) -> UUID:
 
 
 async def entities_by_id(runtime: Runtime, tenant: str, user: str) -> dict[UUID, EntityFound]:
-    """Returns all entities of a user, most mentioned first. Raises InvalidToken."""
+    """Returns all entities of a user by their ids, most mentioned first. Raises InvalidToken."""
     found = await list_entities(runtime, tenant, user, limit=2**31)
     return {entity_id(tenant, user, one.type, one.name): one for one in found}
 
@@ -95,7 +95,7 @@ async def add_entity(runtime: Runtime, tenant: str, user: str, given: EntityInpu
 
 
 async def update_entity(runtime: Runtime, tenant: str, user: str, given: EntityInput) -> EntityFound:
-    """Adds to an entity: a description or an attribute replaces the earlier one, relations add up.
+    """Adds to an entity: a description or an attribute replaces the earlier one, relations are added.
 
     Raises NotFound for an unknown type and name, InvalidEntity, InvalidToken.
     """
@@ -113,7 +113,7 @@ async def clear_entities(runtime: Runtime, tenant: str, user: str) -> int:
 
 
 async def _write(runtime: Runtime, tenant: str, user: str, given: EntityInput, is_new: bool) -> EntityFound:
-    """Decides on rows up to the end of the thread, and again if another write came first."""
+    """Decides from rows that are up to date with the thread, and decides again if another write came first."""
     event = _event(check_tenant(tenant), user, given)
     async for attempt in deciding_again():
         with attempt:

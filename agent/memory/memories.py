@@ -1,4 +1,4 @@
-"""Reads a user's memories: lists, single memories, histories, open questions."""
+"""Reads a user's memories: lists, single memories, histories and open questions."""
 
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -40,7 +40,8 @@ _PART_OF_ID = re.compile(r"[0-9a-f]{4,8}(?:-?[0-9a-f]{0,4}){0,3}(?:-[0-9a-f]{0,1
 
 
 class AmbiguousMemory(TurnlogError):
-    """The input names more than one memory, or says too little to name one. candidates: `id` and `content` of each."""
+    """The input matches more than one memory, or is too short to identify one. candidates: `id` and `content` of each
+    memory that matches."""
 
     code = "ambiguous-memory"
     candidates: Sequence[Mapping[str, str]] = ()
@@ -59,8 +60,9 @@ class MemoryView(MemoryRow):
 
 @dataclass(frozen=True, slots=True)
 class MemoryFilter:
-    """Selects memories of a user. kinds, category: () and None mean all. min_importance: 0 to 1, of the importance at
-    the time asked for. as_of: those that held then. every: in any status, closed and forgotten ones too."""
+    """Selects memories of a user. kinds, category: () and None mean all. min_importance: 0 to 1, the lowest importance
+    at the requested time. as_of: select memories that were valid at this time. every: select memories in any status,
+    including closed and forgotten ones."""
 
     kinds: tuple[MemoryKind, ...] = ()
     category: str | None = None
@@ -90,8 +92,8 @@ async def list_memories(
 ) -> list[MemoryView]:
     """Returns the `limit` most recently said memories, highest score first.
 
-    after: only those said before an earlier list, of which it is `last_said`. Raises InvalidToken, InvalidMemory for an
-    unknown kind or an importance outside of 0 to 1.
+    after: the `last_said` of an earlier list, after which this list continues. Raises InvalidToken, InvalidMemory for
+    an unknown kind or an importance that is not between 0 and 1.
     """
     place, at = Place(tenant, user), which.as_of or datetime.now(UTC)
     check_kinds(which.kinds)
@@ -116,8 +118,8 @@ class Extraction:
 
 
 async def waiting_turns(runtime: Runtime, tenant: str, user: str) -> int:
-    """Returns how many turns of the user still wait for extraction, which happens while `turnlog up` runs. After 0
-    the memories and entities of all turns are in the read models. Raises LogUnavailable, NotProjectedInTime."""
+    """Returns how many turns of the user still wait for extraction, which `turnlog up` performs. If it returns 0, the
+    memories and entities of all turns are in the read models. Raises LogUnavailable, NotProjectedInTime."""
     if not runtime.settings.extract:
         return 0
     finished = await finished_through(runtime, "extraction")
@@ -129,8 +131,8 @@ async def waiting_turns(runtime: Runtime, tenant: str, user: str) -> int:
 
 
 def last_said(found: Sequence[MemoryRow]) -> LastSaid:
-    """Returns the place after all of these in the order of saying."""
-    by_id = sorted(found, key=lambda one: one.id, reverse=True)  # of those said at once the smallest id comes first
+    """Returns the position after all of these memories in a list by the time of the last statement, latest first."""
+    by_id = sorted(found, key=lambda one: one.id, reverse=True)  # of memories said at once, the smallest id first
     last = min(by_id, key=lambda one: (one.confirmed_at, one.seq))
     return last.confirmed_at, last.seq, last.id
 
@@ -139,7 +141,8 @@ async def find_memory(runtime: Runtime, tenant: str, user: str, given: str) -> M
     """Returns the memory that `given` names by its id, the beginning of its id, or words that only this memory
     contains.
 
-    Memories in use come before those that ended. Raises InvalidToken, NotFound, AmbiguousMemory (empty words too).
+    Memories in use take precedence over those that ended. Raises InvalidToken, NotFound, AmbiguousMemory (also for
+    empty words).
     """
     place = Place(tenant, user)
     await _ready(runtime, place)
@@ -149,8 +152,8 @@ async def find_memory(runtime: Runtime, tenant: str, user: str, given: str) -> M
 
 
 async def memory_history(runtime: Runtime, tenant: str, user: str | None, given: str) -> MemoryHistory:
-    """Returns every version of a memory. given: as for find_memory. user None: the memory's owner; `given` must then be
-    the whole id.
+    """Returns every version of a memory. given: as for find_memory. user: None stands for the memory's owner; `given`
+    must then be a complete id.
 
     Raises InvalidToken, NotFound, AmbiguousMemory.
     """
@@ -163,8 +166,8 @@ async def memory_history(runtime: Runtime, tenant: str, user: str | None, given:
 
 
 async def list_conflicts(runtime: Runtime, tenant: str, user: str, answered: bool = False) -> list[Conflict]:
-    """Returns contradictions that wait for the user's answer, oldest first; with `answered` those that were answered
-    too.
+    """Returns contradictions that wait for the user's answer, oldest first; with `answered`, also those that were
+    answered.
 
     Raises InvalidToken.
     """
@@ -196,8 +199,8 @@ async def _ready(runtime: Runtime, place: Place) -> None:
 async def _rows(
     conn: Connection, place: Place, which: MemoryFilter, at: datetime, limit: int, after: LastSaid | None
 ) -> AsyncIterator[StoredMemory]:
-    """Yields rows page by page, most recently said first; no index can order by importance, because its decay depends
-    on settings."""
+    """Yields rows page by page, most recently said first. An index cannot order by importance, because its decay
+    depends on settings."""
     size = max(limit, PAGE) if which.category or which.min_importance else limit
     while True:
         page = await _page(conn, place, which, at, size, after)
@@ -246,7 +249,7 @@ async def _the_memory(conn: Connection, place: Place, given: str) -> StoredMemor
 
 
 async def _owner(conn: Connection, tenant: str, given: str) -> str:
-    """Returns the user who has the memory. Raises NotFound, AmbiguousMemory if `given` is not a whole id."""
+    """Returns the user who has the memory. Raises NotFound, AmbiguousMemory if `given` is not a complete id."""
     try:
         memory_id = UUID(given)
     except ValueError:

@@ -1,6 +1,7 @@
-"""Changes memories by hand: remember, edit, rate, archive, revert, forget, answer, undo a compaction.
+"""Changes memories at a person's request: remember, edit, rate, archive, revert, forget, answer, undo a compaction.
 
-`given` names a memory as in memories.find_memory: its id, the beginning of it, or words that only it has.
+`given` names a memory as in memories.find_memory: its id, the beginning of its id, or words that only this memory
+contains.
 """
 
 from collections.abc import Mapping
@@ -33,7 +34,7 @@ from turnlog.projectors.models.memories.vectors import Compaction, compactions
 from turnlog.projectors.models.terms import terms
 
 MOST_SEARCHED = 10_000
-# Other names that people use for the subject of a memory with this key.
+# Other words that people use for the subject of a memory with this key.
 _ALSO_CALLED = {
     "phone": "phone telephone cell mobile number 电话 电话号码 手机 手机号 手机号码 联系电话",
     "email": "email e-mail mail address 邮箱 邮箱地址 电子邮箱 电子邮件 邮件地址",
@@ -50,7 +51,7 @@ _ANSWERS: dict[Answer, frozenset[str]] = {
 
 
 class AmbiguousConflict(TurnlogError):
-    """More than one question fits the input."""
+    """The input matches more than one question."""
 
     code = "ambiguous-conflict"
 
@@ -112,9 +113,9 @@ class Forgotten:
 
 @dataclass(frozen=True, slots=True)
 class ForgottenAsAsked:
-    """The result of a request to forget. named: id and content of the memories that fit the words. done: it was one,
-    and it is forgotten. words: None where all memories are to be forgotten, which takes more than a sentence in a
-    chat."""
+    """The result of a request to forget. words: the words that name the memory; None for a request to forget
+    everything, which a sentence in a chat cannot do. named: id and content of the memories that match the words. done:
+    exactly one memory matched and is forgotten."""
 
     words: str | None
     named: tuple[tuple[UUID, str], ...]
@@ -130,7 +131,7 @@ class ConflictAnswered:
 
 @dataclass(frozen=True, slots=True)
 class UndoneCompaction:
-    """An undone merge. memories: ids of those that are valid again; () if it was undone before."""
+    """An undone merge. memories: ids of the memories that are valid again; () if it was undone before."""
 
     compaction: UUID
     memories: tuple[UUID, ...]
@@ -139,9 +140,10 @@ class UndoneCompaction:
 async def remember(
     runtime: Runtime, tenant: str, user: str, memory: str | MemoryInput, memory_id: UUID | None = None
 ) -> Outcome:
-    """Stores one claim. A rule that reads all of it gives it the rule's key, so that later claims can contradict it.
+    """Stores one claim. If a rule matches all of it, the memory gets the key of the rule, so that later claims can
+    contradict it.
 
-    memory_id: makes a repeated call one. Raises InvalidToken, InvalidMemory, InvalidRules.
+    memory_id: a repeated call with the same id changes nothing. Raises InvalidToken, InvalidMemory, InvalidRules.
     """
     given = MemoryInput(memory) if isinstance(memory, str) else memory
     await check_no_secret(runtime, tenant, user, given.content)
@@ -155,7 +157,7 @@ async def remember(
 
 
 async def edit_memory(runtime: Runtime, tenant: str, user: str, given: str, content: str) -> Edited:
-    """Stores a new version in the memory's place; the previous one stays in the history.
+    """Replaces a memory by a new version; the previous version stays in the history.
 
     Raises InvalidToken, NotFound, AmbiguousMemory, InvalidMemory, MemoryNotInUse.
     """
@@ -187,7 +189,7 @@ async def archive_memory(runtime: Runtime, tenant: str, user: str, given: str, r
 
 
 async def revert_memory(runtime: Runtime, tenant: str, user: str, given: str) -> Reverted:
-    """Makes an earlier version valid again and ends its replacements; an archived memory is in use again.
+    """Makes an earlier version valid again and ends its replacements; makes an archived memory valid again.
 
     Raises InvalidToken, NotFound, AmbiguousMemory, NothingToRevert.
     """
@@ -206,11 +208,12 @@ async def forget_memory(runtime: Runtime, tenant: str, user: str, given: str) ->
 
 
 async def forget_as_asked(runtime: Runtime, tenant: str, user: str, text: str) -> ForgottenAsAsked | None:
-    """Forgets the memory that a chat message asks to forget, if it names exactly one; returns None if it does not ask
-    to forget.
+    """Forgets the memory that a chat message asks to forget, if the message names exactly one; returns None if the
+    message does not ask to forget.
 
-    A memory is named by all the words in any form: "that I live in Rome" names "Lives in Rome". Where none has them
-    all, the name of the thing and the words in which it was said count too. Raises InvalidToken.
+    A message names a memory that contains all of its words, in any form: "that I live in Rome" names "Lives in Rome".
+    If no memory contains all of them, words for the memory's subject and words of its quotes count too. Raises
+    InvalidToken.
     """
     said = own_words(text)
     if asks_to_forget_all(said):
@@ -238,9 +241,10 @@ def _names(row: StoredMemory) -> set[str]:
 
 
 async def forget_all(runtime: Runtime, tenant: str, user: str) -> int:
-    """Drops the content of every memory of a user, including ended ones, from every read model; returns how many.
+    """Drops the content of every memory of a user, including ended ones, from every read model; returns the number of
+    memories.
 
-    Turns that were a memory's source are not extracted from again. Raises InvalidToken.
+    Nothing is extracted again from turns that were the source of a memory. Raises InvalidToken.
     """
     count = await _memories(runtime).forget_all(tenant, user)
     await runtime.wait_until_projected(names=READS)
@@ -251,7 +255,7 @@ async def answer_conflict(
     runtime: Runtime, tenant: str, user: str, answer: Answer, given: str | None = None
 ) -> ConflictAnswered:
     """Answers a question: the new memory, the old one or both stay valid. given: the question's id or its beginning;
-    None for the only open one. Raises InvalidToken, NotFound, AmbiguousConflict, QuestionSettled.
+    None for the only open question. Raises InvalidToken, NotFound, AmbiguousConflict, QuestionSettled.
     """
     question = _the_question(await list_conflicts(runtime, tenant, user, given is not None), given)
     await _memories(runtime).answer(tenant, user, question.conflict_id, answer)
@@ -259,29 +263,30 @@ async def answer_conflict(
 
 
 def answer_in(text: str) -> Answer | None:
-    """Returns the answer to a question that a line of a chat gives; None if the line is something else."""
+    """Returns the answer that a line of a chat gives to a question; None if the line is not an answer."""
     said = text.strip(" .。!！").lower()
     return next((answer for answer, words in _ANSWERS.items() if said in words), None)
 
 
 async def list_compactions(runtime: Runtime, tenant: str, user: str) -> list[Compaction]:
-    """Returns the compactions with the memories they merged, the newest first. Raises InvalidToken."""
+    """Returns the compactions with the memories that they merged, newest first. Raises InvalidToken."""
     thread = Place(tenant, user).thread
     async with runtime.reading(*READS) as conn:
         return await compactions(conn, tenant, thread)
 
 
 async def undo_compaction(runtime: Runtime, tenant: str, user: str, compaction: UUID) -> UndoneCompaction:
-    """Makes the members of a compaction valid again; the job does not merge them again. Raises InvalidToken,
+    """Makes the members of a compaction valid again; the job will not merge them again. Raises InvalidToken,
     NotFound."""
     reopened = await compaction_undone(MemoryWriter(runtime.log, runtime.pool), Place(tenant, user), compaction)
     return UndoneCompaction(compaction, tuple(reopened))
 
 
 def fields_by_rules(settings: Settings, text: str, at: datetime) -> dict[str, Any]:
-    """Returns fields of Memory if the text is exactly one claim that a rule recognises, else {}. Raises InvalidRules.
+    """Returns fields of Memory if the text is exactly one claim that a rule recognises, otherwise {}. Raises
+    InvalidRules.
 
-    A text that says more gets no key: the rest of it would end with the next claim of that key.
+    A text that says more gets no key, because the next claim with that key would end the rest of it too.
     """
     turn = Turn(thread="by hand", seq=1, event_id=UUID(int=0), said_at=at, text=text)
     found = Extractor(load_rules(settings.rules_file)).only_finding(turn)
@@ -289,7 +294,8 @@ def fields_by_rules(settings: Settings, text: str, at: datetime) -> dict[str, An
 
 
 async def check_no_secret(runtime: Runtime, tenant: str, user: str, content: str) -> None:
-    """Raises InvalidMemory for a content with a secret, unless the settings allow it and the user does not object."""
+    """Raises InvalidMemory if the content contains a secret, unless the settings allow secrets and the user does not
+    object."""
     if not holds_secret(content):
         return
     async with runtime.pool.connection() as conn:

@@ -1,4 +1,4 @@
-"""Reads and sets a user's preferences: how to answer, and whether to remember."""
+"""Reads and sets a user's preferences, such as the style of answers and whether to remember anything."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -62,8 +62,8 @@ class InvalidPreference(TurnlogError):
 
 
 async def show_preferences(runtime: Runtime, tenant: str, user: str) -> UserPreferences:
-    """Returns the preferences set by hand, else those that the user said last; None for one without either. Raises
-    InvalidToken."""
+    """Returns the user's preferences. A preference set by hand takes precedence over what the user said last; it is
+    None if there is neither. Raises InvalidToken."""
     place = Place(tenant, user)
     async with runtime.reading(*READS, of=(tenant, place.thread)) as conn:
         return (await preferences_of(conn, tenant, user, datetime.now(UTC))).named
@@ -78,9 +78,10 @@ async def set_preferences(
     *,
     event_id: UUID | None = None,
 ) -> UserPreferences:
-    """Sets and removes preferences. given: values by name; others stay as they are. A name is of UserPreferences, of
-    the team's own (TURNLOG_TEAM), or one that the user has; {"schoolPreferences": {"regions": …}} is school_regions.
-    cleared: names of preferences to remove. event_id: a call that is repeated with it is stored once.
+    """Sets and removes preferences. given: values by name; others stay as they are. A name is a field of
+    UserPreferences, a preference of the team (TURNLOG_TEAM), or one that the user already has; {"schoolPreferences":
+    {"regions": …}} sets school_regions. cleared: names of preferences to remove. event_id: a repeated call with the
+    same id is stored once.
 
     Raises InvalidPreference, InvalidToken.
     """
@@ -110,7 +111,8 @@ async def set_preferences(
 
 
 def _flat(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns values by names in snake_case, those of an object such as schoolPreferences under school_…."""
+    """Returns the values by names in snake_case; the values of an object such as schoolPreferences get names that begin
+    with school_."""
     flat: dict[str, Any] = {}
     for name, value in given.items():
         snake = re.sub(r"(?<=[a-z0-9])[A-Z]", lambda letter: f"_{letter[0].lower()}", name)
@@ -128,8 +130,8 @@ class Preferred(Protocol):
 
 
 class Preferences(NamedTuple):
-    """A user's preferences. named: those set by hand, else those said last. others: all other preferences, most
-    recently said first."""
+    """A user's preferences. named: those with a name, set by hand or else said last. others: the contents of all other
+    preferences, most recently said first."""
 
     named: UserPreferences = UserPreferences()
     others: tuple[str, ...] = ()
@@ -142,8 +144,8 @@ class Preferences(NamedTuple):
 
 
 def user_preferences(said: Iterable[Preferred], by_hand: UserPreferences = UserPreferences()) -> Preferences:
-    """Sorts preferences by name. said: valid PREFERENCE memories, most recently said first; the most recent one of each
-    name counts."""
+    """Returns preferences by name. said: valid PREFERENCE memories, most recently said first; the most recent value of
+    each name counts."""
     found: dict[str, str] = {}
     others: list[str] = []
     for one in said:
@@ -160,7 +162,7 @@ def _said(value: str | tuple[str, ...]) -> str:
 
 
 def _read(one: Preferred) -> dict[str, str]:
-    """Returns the named preferences that a memory states; none when it is negated."""
+    """Returns the named preferences that a memory states; {} if the memory is negated."""
     if _NOT.search(one.content) or not _is_about_answers(one):
         return {}
     tables = (("communication_style", _STYLES), ("response_length", _LENGTHS), ("language", _LANGUAGES))
@@ -178,7 +180,8 @@ def _first(patterns: dict[str, str], text: str) -> str | None:
 
 
 async def preferences_of(conn: Connection, tenant: str, user: str, now: datetime) -> Preferences:
-    """Returns a user's preferences. Statements count only if the user wants them remembered. Raises InvalidToken."""
+    """Returns a user's preferences. The user's statements count only if the user allows memories. Raises
+    InvalidToken."""
     thread = memory_thread(user)
     by_hand = await preferences_set(conn, tenant, thread)
     if by_hand.enable_memory is False:
@@ -187,5 +190,5 @@ async def preferences_of(conn: Connection, tenant: str, user: str, now: datetime
 
 
 async def with_said(conn: Connection, tenant: str, thread: str, now: datetime, by_hand: UserPreferences) -> Preferences:
-    """Returns the preferences set by hand with those that the memories of a memory thread state."""
+    """Returns the preferences set by hand together with those that the memories of a memory thread state."""
     return user_preferences(await valid_memories(conn, tenant, thread, now, ("PREFERENCE",), _MOST_SAID), by_hand)

@@ -1,8 +1,9 @@
-"""Runs another extractor over recorded history: into a shadow, compared, then promoted or dropped.
+"""Runs another extractor over recorded history: its memories go to a shadow, which is compared with the present ones,
+then promoted or dropped.
 
-The shadow is a memory thread of its own, written by the same code and projected by the same projector, so that it shows
-what would be remembered with every conflict decided. A model call that was paid for once is taken from the cache; a
-rebuild of the read models makes none.
+The shadow is a separate memory thread, written by the same code and projected by the same projector, so that it shows
+what would be remembered after all conflicts are decided. A model call that was paid for once is answered from the
+cache; a rebuild of the read models makes no model calls.
 """
 
 import re
@@ -48,7 +49,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,50}\Z")
 
 @dataclass(frozen=True, slots=True)
 class OtherExtractor:
-    """The extractor of a trial derivation. None: the one in the settings (MEMORY_RULES_FILE, TURNLOG_MODEL,
+    """The extractor of a trial derivation. None stands for the value in the settings (MEMORY_RULES_FILE, TURNLOG_MODEL,
     MEMORY_EXTRACT_PROMPT_FILE)."""
 
     rules: Path | None = None
@@ -65,7 +66,7 @@ AS_SET = OtherExtractor()
 
 @dataclass(frozen=True, slots=True)
 class Shadow:
-    """A trial derivation's memories. shadow: its name. users: how many users it has."""
+    """A trial derivation. shadow: its name. users: how many users it has."""
 
     shadow: str
     users: int
@@ -97,8 +98,8 @@ async def derive(
 ) -> int:
     """Runs the extractor over the users' turns; returns the number of conversations.
 
-    users: none means all of the tenant. Goes on where a run that broke off ended. Raises ModelError, NotNow,
-    InvalidRules, InvalidToken, NotFound when there is no turn to extract from.
+    users: an empty sequence means all users of the tenant. An interrupted run is continued. Raises ModelError, NotNow,
+    InvalidRules, InvalidToken, NotFound if there is no turn to extract from.
     """
     check_tenant(tenant)
     for user in users:
@@ -139,9 +140,10 @@ async def compare(runtime: Runtime, tenant: str, shadow: str) -> list[Compared]:
 
 
 async def promote(runtime: Runtime, tenant: str, shadow: str, on_progress: OnProgress) -> list[Compared]:
-    """Makes the shadow's memories the users' own, one user after the other, then drops it; returns what changed.
+    """Replaces the users' memories by those of the shadow, one user after the other, then drops the shadow; returns the
+    differences.
 
-    A call after one that was interrupted does the rest. Raises NotFound.
+    A call after an interrupted one does the rest. Raises NotFound.
     """
     compared = await compare(runtime, tenant, shadow)
     async with runtime.pool.connection() as conn:
@@ -166,7 +168,7 @@ async def drop(runtime: Runtime, tenant: str, shadow: str) -> int:
 
 async def _take_over(writer: MemoryWriter, shadow: Place) -> None:
     """Writes the new memories in batches, because the size of an append is limited. Memories that are written already
-    are no longer a difference."""
+    are not part of the next difference."""
     now, place = datetime.now(UTC), Place(shadow.tenant, shadow.user)
 
     async def decide(rows: Rows) -> Decided[int]:
@@ -197,8 +199,8 @@ async def _difference(conn: Connection, shadow: Place) -> Difference:
 
 
 def _new_run(shadow: str) -> str:
-    """Starts a run with new threads, because the events of a dropped run are still on the log and the same ids would be
-    duplicates.
+    """Returns a new name for a run, and so for its threads: the events of a dropped run are still on the log, so the
+    same ids would be duplicates.
 
     Raises InvalidToken.
     """
@@ -220,7 +222,7 @@ async def _the_run(conn: Connection, tenant: str, shadow: str) -> tuple[str, lis
 
 
 async def all_shadows(runtime: Runtime, tenant: str) -> list[Shadow]:
-    """Returns the shadows by name. Raises InvalidToken."""
+    """Returns the shadows of a tenant. Raises InvalidToken."""
     check_tenant(tenant)
     async with runtime.reading("memories") as conn:
         return [Shadow(run[: -RUN_DIGITS - 1], users) for run, users in await shadows(conn, tenant)]
@@ -229,8 +231,8 @@ async def all_shadows(runtime: Runtime, tenant: str) -> list[Shadow]:
 async def _conversations(
     conn: Connection, tenant: str, users: Sequence[str], kinds: Sequence[str]
 ) -> list[UserConversation]:
-    """Returns the users' conversations. kinds: roles whose words are evidence. Users who want nothing remembered are
-    left out."""
+    """Returns the users' conversations. kinds: roles whose words are evidence. Users who do not allow memories are left
+    out."""
     chosen = users or await users_who_spoke(conn, tenant)
     return [
         UserConversation(tenant, user, thread)

@@ -1,1 +1,1 @@
-"""Operates the service: health, lag, dead letters, usage, jobs, imports."""
+"""Operates the service: health, lag, dead letters, usage, jobs and imports."""

@@ -1,4 +1,4 @@
-"""Returns hourly counts of events, which the analytics subscriber makes from the log."""
+"""Reads hourly counts of events, which the analytics subscriber computes from the log."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,7 +24,7 @@ class HourOfType:
 
 
 async def activity(runtime: Runtime, tenant: str, hours: int) -> list[HourOfType]:
-    """Returns a tenant's counts of the last `hours` hours, oldest first; none if the subscriber never ran.
+    """Returns a tenant's counts of the last `hours` hours, oldest first; [] if the subscriber never ran.
 
     Raises InvalidToken.
     """

@@ -1,6 +1,6 @@
-"""Asks every process that plays roles for values in its memory: metrics, latest traces, circuit breakers.
+"""Asks every process that plays roles for values in its memory: metrics, latest traces and circuit breakers.
 
-Whoever asks, asks all processes over core NATS, and each answers for itself: nothing of it is stored.
+A question goes to all processes over core NATS, and each process replies with its own values; nothing is stored.
 """
 
 import asyncio
@@ -25,15 +25,16 @@ from turnlog.agent.runtime import Runtime
 from turnlog.events.subjects import PROCESSES
 
 Kind = Literal["metrics", "traces", "breakers"]
-# Seconds to wait for the processes that have a row, and if Postgres cannot list them.
+# Seconds to wait for processes with a row in the table (at most), for replies if Postgres cannot list them, and between
+# looks.
 LONGEST_S, PATIENCE_S, POLL_S = 2.0, 0.3, 0.01
-MOST_BYTES = 4_000_000  # of a message; NATS takes 8 MB
+MOST_BYTES = 4_000_000  # maximum size of a message; NATS accepts 8 MB
 _TRACES = TypeAdapter(list[Trace])
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One process's reply. process: its machine and pid. role: what it plays, "all" for `turnlog up`."""
+    """The reply of one process. process: its machine and pid. role: the roles that it plays; "all" for `turnlog up`."""
 
     process: str
     role: str
@@ -45,9 +46,11 @@ class Reply:
 
 
 async def ask_processes(runtime: Runtime, kind: Kind, **asked: Any) -> list[Reply]:
-    """Returns the replies by process. Where none comes, as while NATS is away, that of this process.
+    """Returns the replies by process. If there is no reply, for example because NATS is unavailable, returns the values
+    of this process.
 
-    asked, for traces: tenant, limit, only_failed; for breakers: reset, the service whose breakers are closed first.
+    asked: arguments of the question. For traces: tenant, limit, only_failed. For breakers: reset, the service whose
+    breakers are closed before the reply.
     """
     nc, replies, question = runtime.log.nc, dict[str, Reply](), {"kind": kind, **asked}
 
@@ -91,7 +94,7 @@ async def answering_for_this_process(
     try:
         yield
     finally:
-        with contextlib.suppress(NatsError, OSError):  # it ended with its connection
+        with contextlib.suppress(NatsError, OSError):  # the subscription ended with its connection
             await watching.unsubscribe()
 
 
@@ -107,7 +110,7 @@ def _latest(question: Mapping[str, Any]) -> Any:
 
 
 def _families(_: Mapping[str, Any]) -> Any:
-    """Returns (name, help, type, samples) of each metric of this process, except those that are read from the
+    """Returns (name, help, type, samples) of each metric of this process, except metrics that are read from the
     servers."""
     return [
         (one.name, one.documentation, one.type, [(s.name, s.labels, s.value) for s in one.samples])

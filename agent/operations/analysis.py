@@ -1,4 +1,4 @@
-"""For analysts: SQL on documented views of a tenant, and the log as Parquet files."""
+"""Serves analysts: runs SQL on documented views of a tenant, and writes the log as Parquet files."""
 
 import csv
 import io
@@ -22,7 +22,7 @@ from turnlog.events.subjects import MEMORIES, check_tenant
 from turnlog.projectors.engine.row_security import ROLE, SETTING, make_usable
 from turnlog.projectors.engine.writer import Connection
 
-# They are prefixed to the query and are not database views, because a rebuild replaces their tables.
+# The definitions are prefixed to the query. They are not database views, because a rebuild replaces their tables.
 VIEWS = {
     "turns": (
         "SELECT seq, time, thread_id, user_id, role, name, origin, agent, model, tokens_in, "
@@ -32,7 +32,7 @@ VIEWS = {
     "memories": (
         "SELECT id, user_id, kind, category, status, content, importance, confidence, access_count, "
         "origin, rule, valid_from, valid_to, created_at, confirmed_at FROM turnlog.memories "
-        f"WHERE starts_with(thread_id, '{MEMORIES}')"  # not of a trial derivation
+        f"WHERE starts_with(thread_id, '{MEMORIES}')"  # without trial derivations
     ),
     "usage": (
         "SELECT day, user_id, agent, purpose, provider, model, calls, tokens_in, tokens_out, "
@@ -54,15 +54,15 @@ BATCH = 10_000
 
 
 class InvalidSql(TurnlogError):
-    """Postgres refuses a query, or it is not one statement that only reads."""
+    """Postgres refuses a query, or the query is not a single statement that only reads."""
 
     code = "invalid-sql"
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The result of a query. rows: at most the requested number. more: whether there are others. hides: row security
-    hides other tenants' rows of a table that the query may name."""
+    """The result of a query. rows: at most the requested number. more: there are more rows. hides: row security hides
+    rows of other tenants in a table that the query may name."""
 
     columns: list[str]
     rows: list[tuple[Any, ...]]
@@ -77,7 +77,8 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class LogExported:
-    """Events that were written as Parquet. days: the files that were written. events: in them."""
+    """The result of an export. days: number of files that were written, one per day. events: number of events in
+    them."""
 
     folder: str
     days: int
@@ -85,10 +86,11 @@ class LogExported:
 
 
 async def query(runtime: Runtime, tenant: str, sql: str, limit: int = MOST_ROWS) -> Answered:
-    """Returns the rows of one statement that reads the VIEWS, or the tables, of a tenant.
+    """Returns the rows of one statement that reads the views (VIEWS) or the tables of a tenant.
 
-    It runs in a read-only transaction, for STATEMENT_S at most, with the role that sees one tenant.
-    SQL can leave the role again: this protects from mistakes, not from somebody who has the database's password.
+    The statement runs in a read-only transaction, for STATEMENT_S at most, with a role that sees only this tenant. SQL
+    can leave the role again, so this protects against mistakes, not against somebody who has the password of the
+    database.
 
     Raises InvalidSql, NoTenantRole, InvalidToken.
     """
@@ -112,11 +114,12 @@ async def query(runtime: Runtime, tenant: str, sql: str, limit: int = MOST_ROWS)
 
 
 async def _hides(conn: Connection, tenant: str, sql: str) -> bool:
-    """Returns whether other tenants have rows in a table whose name, or that of its view, is a word of the query."""
+    """Returns whether other tenants have rows in a table that the query may read: its name, or the name of a view on
+    it, is a word of the query."""
     words = set(_WORD.findall(sql.lower()))
     words.update(*(_WORD.findall(definition) for name, definition in VIEWS.items() if name in words))
     for (table,) in await (await conn.execute(_NAMED, (list(words),))).fetchall():
-        # Not `<>`, which no index serves: where nobody else has rows, it would read all of them.
+        # Not `<>`: no index supports it, so it would read all rows if no other tenant has any.
         others = " OR ".join(f"EXISTS (SELECT FROM turnlog.{table} WHERE tenant {sign} %(tenant)s)" for sign in "<>")
         if await (await conn.execute(f"SELECT {others}".encode(), {"tenant": tenant})).fetchone() == (True,):
             return True
@@ -124,7 +127,7 @@ async def _hides(conn: Connection, tenant: str, sql: str) -> bool:
 
 
 def with_views(sql: str) -> str:
-    """Returns the query with the definitions of the views in front; the query's own definitions follow them."""
+    """Returns the query with the definitions of the views before its own definitions."""
     views = ", ".join(f"{name} AS ({definition})" for name, definition in VIEWS.items())
     own = _WITH.match(sql)
     if own is None:
@@ -133,17 +136,18 @@ def with_views(sql: str) -> str:
 
 
 async def views(runtime: Runtime, tenant: str) -> dict[str, list[str]]:
-    """Returns the columns of each view. Raises as `query` does."""
+    """Returns the columns of each view. Raises the errors of `query`."""
     return {name: (await query(runtime, tenant, f"SELECT * FROM {name} LIMIT 0")).columns for name in VIEWS}
 
 
 async def export_log(
     runtime: Runtime, tenant: str, folder: Path, since: date | None = None, words: bool = False
 ) -> LogExported:
-    """Writes a tenant's events into folder/day=2026-11-27/events.parquet, by the day (UTC) on which they were stored.
+    """Writes a tenant's events to files such as folder/day=2026-11-27/events.parquet, one for each day (UTC) on which
+    events were stored.
 
-    A day that was written before is written anew. since: the first day. words: opens what is sealed with users' keys;
-    no erasure, redaction or retention reaches such files. Raises MissingExtra, LogUnavailable, OSError.
+    Files that exist are replaced. since: the first day. words: write the fields that are sealed with users' keys in
+    clear; no erasure, redaction or retention reaches such files. Raises MissingExtra, LogUnavailable, OSError.
     """
     _, pq = parquet()
     schema, writer, path, counted, rows = _schema(), None, None, [0, 0], list[dict[str, Any]]()
@@ -182,7 +186,7 @@ def _schema() -> Any:
 
 
 def _row(line: Line) -> dict[str, Any]:
-    """Returns the event as a row of the table. data: JSON, without the seals."""
+    """Returns the event as a row of the table. The column `data` is JSON."""
     event = line.body or {}
     facts = {name: str(event[name]) if event.get(name) is not None else None for name in FIELDS}
     data = json.dumps(event.get("data"), ensure_ascii=False)

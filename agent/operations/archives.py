@@ -16,15 +16,15 @@ from turnlog.projectors.models.conversation.thread_lookup import Cold, is_there
 
 
 class NoAge(TurnlogError):
-    """Neither the call nor a setting gives the age from which conversations are archived."""
+    """Neither the call nor a setting names the age at which conversations are archived."""
 
     code = "no-age"
 
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """The result of an archiving. left_out: conversations that got a turn meanwhile. errors: those that failed;
-    see the process's log."""
+    """The result of archiving conversations. archived: number of archived ones. left_out: number of those that got a
+    turn meanwhile. errors: number of failures; the process's log shows them."""
 
     archived: int
     left_out: int
@@ -34,7 +34,7 @@ class Archived:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The result of a restoring; restored is False if the conversation was not in the archive."""
+    """The result of restoring a conversation. restored: False if it was not in the archive."""
 
     thread: str
     restored: bool
@@ -50,10 +50,11 @@ async def list_cold_conversations(runtime: Runtime, older_than_days: int | None 
 async def archive_conversations(
     runtime: Runtime, older_than_days: int | None = None, on_progress: OnProgress = no_progress
 ) -> Archived:
-    """Moves conversations of all tenants without a turn for `days` days into files; reading one restores it.
+    """Moves conversations of all tenants that had no turn for a number of days into files; reading a conversation
+    restores it.
 
-    older_than_days: None means MEMORY_ARCHIVE_THREADS_AFTER_DAYS. Never runs beside the job: raises JobUnderWay.
-    Raises NoAge.
+    older_than_days: None means MEMORY_ARCHIVE_THREADS_AFTER_DAYS. Raises NoAge, JobUnderWay while the scheduled job
+    runs.
     """
     before = _before(runtime, older_than_days)
     await runtime.wait_until_projected()
@@ -74,7 +75,7 @@ async def restore_conversation(runtime: Runtime, tenant: str, thread: str) -> Re
 
 
 def _before(runtime: Runtime, older_than_days: int | None) -> datetime:
-    """Returns the time before which a conversation must have been last active. Raises NoAge."""
+    """Returns the time since which a conversation to archive has had no turn. Raises NoAge."""
     days = runtime.settings.archive_threads_after_days or None if older_than_days is None else older_than_days
     if days is None:
         raise NoAge("give --older-than DAYS, or set MEMORY_ARCHIVE_THREADS_AFTER_DAYS")

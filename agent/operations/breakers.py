@@ -1,8 +1,8 @@
 """Lists and resets the circuit breakers of all processes, and shares their states between processes.
 
-A breaker is in the memory of the process that calls the model or the tool. Processes tell each other of failures and
-of the successes that end them, so that five failures in a row open it wherever they were, and of what opens or closes
-it. The breakers of background work stay apart.
+A breaker is in the memory of the process that calls the model or the tool. Processes tell each other when a call fails,
+when a success ends failures, and when a breaker opens or closes, so that five failures in a row open a breaker even if
+they were in different processes. The breakers of background work are not shared.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ async def list_breakers(runtime: Runtime) -> list[Circuit]:
 
 
 async def reset_breaker(runtime: Runtime, service: str) -> Circuit:
-    """Closes the service's breakers in every process. Raises NotFound where no process has one."""
+    """Closes the service's breakers in every process. Raises NotFound if no process has a breaker for it."""
     found = _merged(await ask_processes(runtime, "breakers", reset=service))
     for one in found:
         if one.service == service:
@@ -55,8 +55,8 @@ async def reset_breaker(runtime: Runtime, service: str) -> Circuit:
 async def sharing_breakers(runtime: Runtime) -> AsyncIterator[None]:
     """Shares breaker states with the other processes while the block runs.
 
-    One that begins asks which are open. A message that is lost only means that this process finds out by itself. Raises
-    InvalidTeam.
+    A process that starts asks the others which breakers are open. If a message is lost, this process learns the state
+    from its own calls. Raises InvalidTeam.
     """
     me, nc, own = str(runtime.process_id), runtime.log.nc, _breakers_of(runtime)
     changes: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
@@ -74,7 +74,7 @@ async def sharing_breakers(runtime: Runtime) -> AsyncIterator[None]:
                 await nc.publish(BREAKERS, said)
 
     async def hear(message: Msg) -> None:
-        with contextlib.suppress(ValueError, TypeError, KeyError):  # anything may be on the wire
+        with contextlib.suppress(ValueError, TypeError, KeyError):  # a message may contain anything
             said = json.loads(message.data)
             if said["process"] == me:
                 return
@@ -99,7 +99,7 @@ async def sharing_breakers(runtime: Runtime) -> AsyncIterator[None]:
         for breaker in own.values():
             breaker.on_change = breaker.on_call = None
         await cancel(telling)
-        with contextlib.suppress(NatsError, OSError):  # it ended with its connection
+        with contextlib.suppress(NatsError, OSError):  # the subscription ended with its connection
             await watching.unsubscribe()
 
 

@@ -1,4 +1,4 @@
-"""doctor: checks each part, and says how to repair the broken ones."""
+"""Implements `doctor`: checks each part and says how to repair the broken ones."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -26,13 +26,13 @@ from turnlog.projectors.engine.row_security import ROLE, NoTenantRole, make_usab
 from turnlog.projectors.engine.same_log import assert_same_log, projected
 from turnlog.projectors.models.registry import PROJECTIONS
 
-LONG_BLOCKED_S = 0.5  # an event loop blocked this long is noticed by others
+LONG_BLOCKED_S = 0.5  # a block of the event loop that users notice
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check. fix: the remedy, if one is needed. loops: of the processes.
-    warning: nothing is broken, but somebody should look."""
+    """The result of one check. fix: the remedy, if one is needed. loops: the loops of the processes. warning: nothing
+    is broken, but somebody should look at it."""
 
     check: str
     ok: bool
@@ -43,7 +43,8 @@ class Finding:
 
 
 async def checkup(settings: Settings, open_: Callable[[], AbstractAsyncContextManager[Runtime]]) -> list[Finding]:
-    """Returns every check in order. open_: opens the runtime; an error of it is a finding."""
+    """Returns the results of all checks in order. open_: opens the runtime; if it fails, the error becomes a
+    finding."""
     found = [_settings(settings), await _models(settings)]
     try:
         async with open_() as runtime:
@@ -89,7 +90,7 @@ async def _models(settings: Settings) -> Finding:
 
 
 async def _team(runtime: Runtime) -> Finding:
-    """Asks the servers that have tools of the team for them."""
+    """Checks the team's files, and asks the servers of its tools whether they offer them."""
     try:
         server = server_team(runtime)
         assert server is not None, "TURNLOG_TEAM names a team"
@@ -161,8 +162,8 @@ async def _projections(runtime: Runtime) -> Finding:
 
 
 def _of_another_version(old: Sequence[str], rebuilt: Mapping[str, float | None]) -> Finding:
-    """Returns the finding about rows of another version. rebuilt: the share of the log that a rebuild has read, by
-    projection."""
+    """Returns the finding about projections whose rows are from another version. rebuilt: the share of the log that a
+    rebuild has read, by projection."""
     progress = ", ".join(f"{name} {rebuilt.get(name) or 0:.0%}" for name in old)
     detail = f"of another version of turnlog: {', '.join(old)}"
     if any(rebuilt.get(name) for name in old):
@@ -173,7 +174,8 @@ def _of_another_version(old: Sequence[str], rebuilt: Mapping[str, float | None])
 
 
 async def _key_waited_for(runtime: Runtime, stalled: Sequence[Lag]) -> str | None:
-    """Returns why the next event of a stalled partition cannot be read, where the reason is a missing key."""
+    """Returns why the next event of a stalled partition cannot be read if the reason is a missing key; otherwise
+    None."""
     lowest = {one.partition: one.position for one in sorted(stalled, key=lambda one: -one.position)}
     for partition, position in lowest.items():
         async for stored in runtime.log.read([partition_filter(partition)], position + 1):

@@ -1,5 +1,5 @@
-"""Dead letters: events that a projection could not apply, later events that wait for them, and events on which a
-reactor failed repeatedly."""
+"""Lists, retries and drops dead letters: events that a projection could not apply, later events that wait for them, and
+events on which a reactor failed repeatedly."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ from turnlog.projectors.models.registry import BY_NAME
 from turnlog.projectors.rebuild import replay
 from turnlog.projectors.rebuild.replay import Retried as Retried
 
-# Errors that an event itself causes, also in a reactor; all others (a model, Postgres or NATS is unavailable) are
-# temporary.
+# Errors that an event itself causes, also in a reactor. All other errors are temporary: a model, Postgres or NATS is
+# unavailable.
 EVENT_ERRORS = (*POISON, EventTooLarge)
 
 React = Callable[[str, Stored], Awaitable[None]]
@@ -48,7 +48,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class DeadEvent:
-    """The event at a sequence as it is in the log, and the projections and reactors that failed on it."""
+    """An event as it is in the log, and the dead letters of the projections and reactors that failed on it."""
 
     line: Line
     letters: tuple[DeadLetter, ...]
@@ -57,10 +57,10 @@ class DeadEvent:
 async def list_dead_letters(
     runtime: Runtime, projection: str | None = None, tenant: str | None = None
 ) -> list[DeadLetter]:
-    """Returns parked and dropped events in the order of the log. projection: of this projection or reactor alone;
-    tenant: None is every tenant.
+    """Returns parked and dropped events in the order of the log. projection: only those of this projection or reactor.
+    tenant: None means every tenant.
 
-    Raises NotFound for an unknown one.
+    Raises NotFound for an unknown projection.
     """
     if projection is not None and projection not in (*BY_NAME, *REACTORS):
         raise NotFound(
@@ -72,8 +72,8 @@ async def list_dead_letters(
 
 
 async def show_dead_letter(runtime: Runtime, seq: int, tenant: str | None = None) -> DeadEvent:
-    """Returns a dead letter with its event. tenant: the event must be this tenant's; its sealed fields then stay
-    closed. Raises NotFound where there is no event."""
+    """Returns a dead letter with its event. tenant: if given, the event must belong to this tenant, and its sealed
+    fields stay closed. Raises NotFound if there is no such event."""
     letters = [letter for letter in await list_dead_letters(runtime, tenant=tenant) if letter.seq == seq]
     if tenant is None:
         return DeadEvent(await line_at(runtime.log, seq), tuple(letters))
@@ -85,7 +85,8 @@ async def show_dead_letter(runtime: Runtime, seq: int, tenant: str | None = None
 async def parked(
     runtime: Runtime, seq: int | None = None, projection: str | None = None, tenant: str | None = None
 ) -> list[DeadLetter]:
-    """Returns the parked events; with `seq`, only that one. Raises NotFound where nothing is parked there."""
+    """Returns the parked events; with `seq`, only the event at this sequence. Raises NotFound if no event is parked
+    there."""
     every = await list_dead_letters(runtime, projection, tenant)
     found = [one for one in every if one.status == "parked" and seq in (None, one.seq)]
     if seq is not None and not found:
@@ -104,10 +105,10 @@ async def park_event(conn: Connection, reactor: str, stored: Stored, error: str)
 async def retry_dead_letters(
     runtime: Runtime, react: React, seq: int | None = None, projection: str | None = None, tenant: str | None = None
 ) -> Retried:
-    """Applies parked events again, thread by thread in order; seq: only those of its thread. Then the work of reactors.
-    tenant: None is every tenant.
+    """Applies parked events again in projections, thread by thread in order, then in reactors. seq: only this event, in
+    a projection all parked events of its thread. tenant: None means every tenant.
 
-    Raises NotFound, NotNow, and the error of a model or server that is away.
+    Raises NotFound, NotNow, and the error of a model or server that is unavailable.
     """
     letters = await parked(runtime, seq, projection, tenant)
     places = sorted({(one.projection, (one.tenant, one.thread_token)) for one in letters if one.projection in BY_NAME})
@@ -135,7 +136,7 @@ async def _react_again(runtime: Runtime, react: React, letter: DeadLetter) -> Re
 async def drop_dead_letter(
     runtime: Runtime, seq: int, projection: str | None = None, tenant: str | None = None
 ) -> Retried:
-    """Drops an event, and applies the events that waited for it in a projection. Raises NotFound."""
+    """Drops a parked event, and applies the events that waited for it in a projection. Raises NotFound."""
     done = []
     for one in await parked(runtime, seq, projection, tenant):
         if one.projection in BY_NAME:

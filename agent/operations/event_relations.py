@@ -19,9 +19,9 @@ from turnlog.projectors.engine.duplicates import first_seqs
 from turnlog.projectors.models.registry import PROJECTIONS
 
 MOST_READ = 2_000  # later events that are examined, because effects follow soon
-MOST = 100  # causes, effects, and rows of a table that are shown
+MOST = 100  # maximum number of causes, of effects, and of rows of one table in a result
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-# Columns that name an event by its sequence or id, and lists of them.
+# Columns with the sequence of an event, and columns with a list of sequences or ids.
 _SEQS = ("seq", "last_seq", "first_seq", "created_seq", "question_seq", "answer_seq")
 _LISTS = {"seqs": "ARRAY[%(seq)s::bigint]", "event_ids": "ARRAY[%(id)s::uuid]"}
 
@@ -60,8 +60,8 @@ async def event_relations(runtime: Runtime, tenant: str, thread: str, user: str,
 
 
 async def event_relations_for_operator(runtime: Runtime, tenant: str, user: str, seq: int) -> EventRelations:
-    """Returns what belongs to an event of any thread of the operator's tenant. All personal fields stay sealed, and of
-    rows there are only ids and numbers. user: the operator. Raises NotFound, LogUnavailable."""
+    """Returns the relations of an event in any thread of the operator's tenant. All personal fields stay sealed, and
+    rows contain only ids and numbers. user: the operator. Raises NotFound, LogUnavailable."""
     readers = frozenset[str]()
     line = await line_at(runtime.log, seq, readers)
     place, body = parse_stored(line.stored.subject), line.body or {}
@@ -76,8 +76,8 @@ async def event_relations_for_operator(runtime: Runtime, tenant: str, user: str,
 async def _related(
     runtime: Runtime, line: Line, thread: str, readers: frozenset[str], about: str, user: str | None
 ) -> EventRelations:
-    """about: the user in whose memories rows are looked for. user: who reads rows about themselves in full; None is an
-    operator."""
+    """Returns the relations of an event. about: the user in whose memories to search for rows. user: the reader, who
+    sees complete rows about themselves; None for an operator."""
     place = parse_stored(line.stored.subject)
     causes = await _causes(runtime, line, place.partition, place.tenant, thread, readers)
     effects, cut = await _effects(runtime, line, place.tenant, thread, readers)
@@ -108,7 +108,7 @@ async def _causes(
 async def _effects(
     runtime: Runtime, line: Line, tenant: str, thread: str, readers: frozenset[str]
 ) -> tuple[list[Line], bool]:
-    """Returns later events that name the event, or one of its effects; and whether there are more events than were
+    """Returns later events that name the event or one of its effects, and whether there are more events that were not
     read."""
     ids, effects, read = {_id_of(line)}, list[Line](), 0
     async for stored in runtime.log.read_stored(tenant, thread, line.stored.seq + 1):
@@ -139,7 +139,8 @@ async def _rows(
 
 
 def _query(table: sa.Table, *, is_operator: bool) -> str | None:
-    """Returns the query for the rows of a table that name an event; None if its rows cannot."""
+    """Returns the query for the rows of a table that name an event; None if the table has no column that can name
+    one."""
     columns = table.columns.keys()
     conditions = [f"{name} = %(seq)s" for name in _SEQS if name in columns]
     conditions += [f"{name} = %(id)s" for name in ("event_id",) if name in columns]
@@ -158,12 +159,12 @@ def _query(table: sa.Table, *, is_operator: bool) -> str | None:
 
 
 def _is_internal(column: sa.Column[Any]) -> bool:
-    """Returns whether a column is internal: bytes, vectors, or declared so by its table."""
+    """Returns whether a column is internal: it contains bytes or vectors, or its table declares it internal."""
     return isinstance(column.type, sa.LargeBinary | HALFVEC) or bool(column.info.get("internal"))
 
 
 def _is_number(column: sa.Column[Any]) -> bool:
-    """Returns whether the column has an id or a number, and nothing that a person said."""
+    """Returns whether the column contains an id or a number, and no words of a person."""
     return isinstance(column.type, sa.Integer | sa.Uuid) or column.name in ("thread_id", "user_id")
 
 
@@ -176,7 +177,7 @@ def _id_of(line: Line) -> UUID | None:
 
 
 def _named(line: Line) -> set[UUID]:
-    """Returns the ids that the event names, as its causation and in its data."""
+    """Returns the ids that the event names as its causation and in its data."""
     body = line.body or {}
     text = json.dumps([body.get("causation"), body.get("data")])
     return {id_ for id_ in map(UUID, _ID.findall(text)) if id_ != _id_of(line)}

@@ -1,5 +1,5 @@
-"""Metrics of all processes, and the gauges that are read from Postgres and NATS when metrics are collected: lag, dead
-letters, broken loops, memories by tier, size of the log."""
+"""Collects the metrics of all processes, and sets the gauges that are read from Postgres and NATS at that time: lag,
+dead letters, broken loops, memories by tier, size of the log."""
 
 import asyncio
 import contextlib
@@ -36,7 +36,8 @@ AWAY = (TurnlogError, NatsError, psycopg.Error, PoolTimeout, OSError, TimeoutErr
 
 
 async def measure(runtime: Runtime) -> None:
-    """Sets the gauges. While a server is away those of projections have no series, rather than values of the past."""
+    """Sets the gauges. While a server is unavailable, the gauges of projections have no series instead of old
+    values."""
     found: list[Lag] = []
     try:
         found = await projection_lag(runtime)
@@ -64,7 +65,7 @@ async def measure(runtime: Runtime) -> None:
 
 
 async def _measure_tiers(runtime: Runtime) -> None:
-    """Measures the tiers at most every TIERS_EVERY_S, because it reads every memory."""
+    """Measures the tiers, at most every TIERS_EVERY_S seconds, because this reads every memory."""
     measured = runtime.cached(_tiers_measured)
     if measured and time.monotonic() - measured[-1] < TIERS_EVERY_S:
         return
@@ -77,13 +78,13 @@ async def _measure_tiers(runtime: Runtime) -> None:
 
 
 def _tiers_measured(_: Runtime) -> list[float]:
-    """Returns the time of the last measurement, if there was one."""
+    """Returns an empty list, which later contains the time of the last measurement."""
     return []
 
 
 async def whole_page(runtime: Runtime) -> bytes:
-    """Returns the metrics of all processes for Prometheus, labelled with role and process; common metrics have neither
-    label."""
+    """Returns the metrics of all processes in the format of Prometheus, labelled with role and process; metrics that
+    are read from the servers have neither label."""
     await measure(runtime)
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Families(await ask_processes(runtime, "metrics")))
@@ -91,7 +92,7 @@ async def whole_page(runtime: Runtime) -> bytes:
 
 
 async def whole_summary(runtime: Runtime) -> dict[str, Any]:
-    """Returns the main numbers of all processes since each began."""
+    """Returns the main numbers of all processes since their starts."""
     await measure(runtime)
     samples = [(s.name, s.labels, s.value) for family in _measured() for s in family.samples]
     for reply in await ask_processes(runtime, "metrics"):
@@ -120,8 +121,8 @@ def _measured() -> list[Metric]:
 
 
 async def _measure_stream(runtime: Runtime) -> None:
-    """Measures the stream and its limit. Without a limit of its own the log can fill the disk, which only NATS of this
-    machine shows."""
+    """Measures the size of the stream and its limit. A log without a configured limit can fill the disk; the free space
+    is known only if NATS runs on this machine."""
     found = await runtime.log.nc.jetstream().stream_info(STREAM)
     limit = float(found.config.max_bytes or -1)
     if limit < 0:

@@ -1,4 +1,4 @@
-"""The parts of the service and whether each works."""
+"""Tells which parts of the service work."""
 
 from collections.abc import Awaitable
 from dataclasses import dataclass
@@ -38,7 +38,8 @@ class Health:
 
 
 async def health(runtime: Runtime) -> Health:
-    """Asks Postgres, NATS, the projections and the models. Raises nothing while a part is away."""
+    """Returns the health of Postgres, NATS, the projections and the models. Raises no error while a part is
+    unavailable."""
     parts = [await _part("postgres", _database(runtime)), await _part("nats", runtime.log.head())]
     behind = None
     try:
@@ -77,5 +78,5 @@ async def _part(name: str, working: Awaitable[object]) -> Part:
 
 
 def _reason(error: BaseException) -> str:
-    """Returns the error's code; its text may name servers."""
+    """Returns the error's code, because its text may name servers."""
     return error.code if isinstance(error, TurnlogError) else "cannot be reached"

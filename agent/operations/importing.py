@@ -1,4 +1,4 @@
-"""Importing a file: read, leave out what is there, append in atomic batches, wait until it is projected."""
+"""Imports a file: appends its new turns in atomic batches and waits until they are projected."""
 
 import asyncio
 import logging
@@ -43,21 +43,21 @@ from turnlog.events.publish import Appended, Key
 from turnlog.projectors.engine.duplicates import first_seqs
 from turnlog.projectors.engine.lag import NotProjectedInTime, lag
 
-# Making keys for new users takes as long as storing 100 turns, so it is done once per batch.
+# Creating keys for new users takes as long as storing 100 turns, so it is done once per batch.
 BATCH, BATCH_CHARS = 4_000, 16_000_000
-SHOWN, FEW, LONGEST = 100, 3, 500  # places in a document, and in a line for people; characters
+SHOWN, FEW, LONGEST = 100, 3, 500  # positions in a document, and in a line for people; characters
 MAX_SILENT_WAITS = 120
 logger = logging.getLogger("turnlog.agent")
 WAIT_FOR_VECTORS_UP_TO = 1_000
 MEMORIES_AT_ONCE = 100
-CONFIDENCE = 0.7  # of what another product's model derived from words that nobody can look up here
+CONFIDENCE = 0.7  # for memories that another product's model derived from words that turnlog does not have
 
 
 @dataclass(frozen=True, slots=True)
 class ImportRequest:
     """Options of an import. embed: wait for vectors; None decides by the number of new turns. own: the turns go only
-    into conversations of `defaults.user`; where another user has a name, it means an id of their own, as everywhere.
-    most: maximum bytes of the unpacked file."""
+    into conversations of `defaults.user`; if another user owns a conversation of that name, the turns go into one with
+    a different id. most: maximum bytes of the unpacked file."""
 
     path: Path
     format: str | None
@@ -69,7 +69,7 @@ class ImportRequest:
 
 @dataclass(slots=True)
 class LeftOut:
-    """Pieces that were left out for one reason: their number, and the places of the first SHOWN."""
+    """Pieces that were left out for one reason: their number, and the positions of the first SHOWN."""
 
     reason: str
     count: int = 0
@@ -78,15 +78,15 @@ class LeftOut:
 
 @dataclass(slots=True)
 class ImportReport:
-    """The result of an import. turns: new ones; known: turns that were already on the log. memories: new ones of
-    another product; known_memories: those already stored, or equal in words to a stored one. repeated: pieces with the
-    source_id and the words of an earlier one in the file.
+    """The result of an import. turns: number of new turns; known: turns that were already on the log. memories: new
+    memories from another product; known_memories: those that are already stored, or equal in words to a stored one.
+    repeated: pieces with the source_id and the words of an earlier one in the file.
 
-    skipped: pieces that were left out on purpose; left_out: their reasons, SHOWN at most. undated: turns of the file
-    without a time, theirs or their conversation's, dated after the turn before or from undated_from on; undated_turns:
-    the first SHOWN. ownerless: turns with the role of a user for whom neither the file nor the caller names a person.
-    rejected: the first SHOWN, since every line of a large file may be wrong. dry_run: nothing was stored, and turns and
-    threads are those of the file.
+    skipped: pieces that were left out on purpose; left_out: their reasons, at most SHOWN. undated: turns without a time
+    in the file, neither for them nor for their conversation, which are dated after the previous turn or from
+    undated_from on; undated_turns: the first SHOWN. ownerless: turns of the role user for which neither the file nor
+    the caller names a person. rejected: the first SHOWN, because every line of a large file may be wrong. dry_run:
+    nothing was stored, and turns and threads are counts of the file.
     """
 
     file: str
@@ -124,7 +124,7 @@ class ImportReport:
             same.first += [one.where[:LONGEST]] if same.count <= SHOWN else []
 
     def check_some_accepted(self) -> None:
-        """Raises ImportFailed with the first reasons where all pieces were rejected."""
+        """Raises ImportFailed with the first reasons if all pieces were rejected."""
         if self.rejected_count and not (self.turns or self.known or self.memories or self.known_memories):
             reasons = [f"{one.where}: {one.error}" for one in self.rejected]
             raise ImportFailed(
@@ -136,7 +136,7 @@ class ImportReport:
         return {**asdict(self), "rejected": [one._asdict() for one in self.rejected]}
 
     def lines(self) -> Iterator[str]:
-        """Yields the report for people: first the result, then the left-out pieces with reasons and places, then the
+        """Yields the report for people: first the result, then the left-out pieces with reasons and positions, then the
         next steps."""
         yield self.sentence()
         for one in self.left_out:
@@ -182,7 +182,7 @@ def _places(first: list[str]) -> str:
 
 @dataclass(slots=True)
 class PreparedImport:
-    """A recognised file, read up to its first batch of events."""
+    """A file whose format is recognised, read up to its first batch of events."""
 
     request: ImportRequest
     report: ImportReport
@@ -190,7 +190,7 @@ class PreparedImport:
 
 
 def prepare_import(request: ImportRequest) -> PreparedImport:
-    """Recognises the file before any server starts. Raises ImportFailed for a format that turnlog cannot read."""
+    """Recognises the format before any server starts. Raises ImportFailed for a format that turnlog cannot read."""
     if request.most is not None:
         check_unpacked(request.path, request.most)
     report = ImportReport(request.path.name)
@@ -199,7 +199,7 @@ def prepare_import(request: ImportRequest) -> PreparedImport:
 
 
 def check_import(prepared: PreparedImport) -> ImportReport:
-    """Reads the whole file and stores nothing. turns: of the file, new or not. Raises ImportFailed."""
+    """Reads the complete file and stores nothing; the report counts all turns, new or not. Raises ImportFailed."""
     report, threads = prepared.report, set[str]()
     report.dry_run = True
     for batch in prepared.batches:
@@ -214,9 +214,9 @@ def check_import(prepared: PreparedImport) -> ImportReport:
 async def import_conversations(
     runtime: Runtime, prepared: PreparedImport, appended: OnProgress, projected: OnProgress, vectors: OnProgress
 ) -> ImportReport:
-    """Appends the events, waits until they are projected and, for small imports, embedded.
+    """Appends the events and waits until they are projected and, in small imports, embedded.
 
-    Single bad records are in the report. Raises ImportFailed, also where every record is bad.
+    The report lists single invalid records. Raises ImportFailed, also if every record is invalid.
     """
     report = prepared.report
     await runtime.wait_until_projected(timeout_s=600)
@@ -229,15 +229,16 @@ async def import_conversations(
 
         try:
             report.embedded = await embed_now(runtime, prepared.request.defaults.tenant, threads, vectors)
-        except ModelError as error:  # all is stored, and found by its words
+        except ModelError as error:  # all turns are stored, and search finds them by words
             logger.warning("no vectors now: %s", error)
     return report
 
 
 async def _append_all(runtime: Runtime, prepared: PreparedImport, appended: OnProgress) -> set[str]:
-    """Returns the threads of the file, including known ones, so that an interrupted import is completed.
+    """Appends all batches; returns the threads of the file, including known ones, so that an interrupted import is
+    completed.
 
-    The file is read on a thread, so that a server goes on meanwhile."""
+    The file is read in a separate thread, so that a server is not blocked."""
     report, request = prepared.report, prepared.request
     threads, of_file, ids, refused = set[str](), set[str](), dict[str, str](), dict[str, str]()
     while (read := await asyncio.to_thread(next, prepared.batches, None)) is not None:
@@ -271,8 +272,8 @@ async def _append_all(runtime: Runtime, prepared: PreparedImport, appended: OnPr
 
 
 async def _remember(runtime: Runtime, tenant: str, read: Sequence[ImportedMemory], report: ImportReport) -> None:
-    """Stores memories of another product, those of a person in order of time. Each is compared with what is known as
-    one that is said, and has no quote."""
+    """Stores memories of another product, those of one person in order of time. Each is compared with known memories
+    like any other, but has no quote."""
     of_user: dict[str, list[Memory]] = {}
     for one in read:
         try:
@@ -291,7 +292,7 @@ async def _remember(runtime: Runtime, tenant: str, read: Sequence[ImportedMemory
 
 
 async def _memory(runtime: Runtime, tenant: str, user: str, one: ImportedMemory) -> Memory:
-    """Returns the memory; its id derives from its content. Raises InvalidMemory, ValueError."""
+    """Returns the memory; its id is derived from its content. Raises InvalidMemory, ValueError."""
     await check_no_secret(runtime, tenant, user, one.content)
     since = utc_now() if one.since is None else parse_time(one.since)
     fields = fields_by_rules(runtime.settings, one.content, since)
@@ -304,11 +305,11 @@ async def _memory(runtime: Runtime, tenant: str, user: str, one: ImportedMemory)
 
 
 async def _own_id(runtime: Runtime, first: Event, user: str) -> str:
-    """Returns the id of the user's conversation of this name. One without events becomes theirs with `first`, its first
-    event in the file.
+    """Returns the id of the user's conversation with this name. A conversation without events becomes the user's when
+    `first` is appended, its first event in the file.
 
-    One whose name or first event cannot be stored is nobody's, so it keeps its name. Raises NotFound where the user
-    deleted it, Forbidden where they only take part in it.
+    A conversation whose name or first event cannot be stored has no owner, so it keeps its name. Raises NotFound if the
+    user deleted it, Forbidden if the user only takes part in it.
     """
 
     async def claim(thread: str, version: int | None) -> str:
@@ -327,7 +328,7 @@ async def _own_id(runtime: Runtime, first: Event, user: str) -> str:
 def _moved(
     batch: Iterable[Event], ids: Mapping[str, str], refused: Mapping[str, str], report: ImportReport
 ) -> Iterator[Event]:
-    """Yields the events with the ids of their conversations; those of refused ones are in the report."""
+    """Yields the events with the ids of their conversations; turns of refused conversations go to the report."""
     for event in batch:
         if (thread := ids.get(event.thread)) is not None:
             yield _of_thread(event, thread)
@@ -344,7 +345,7 @@ def _of_thread(event: Event, thread: str) -> Event:
 
 
 async def _append(runtime: Runtime, new: list[Event], report: ImportReport) -> list[Appended | None]:
-    """Appends a batch at once; if one event cannot be stored, appends them one by one, so that only that one is
+    """Appends a batch at once; if an event cannot be stored, appends the events one by one, so that only this event is
     rejected."""
     try:
         return list(await runtime.log.append_many(new))
@@ -385,7 +386,7 @@ def _batches(request: ImportRequest, report: ImportReport) -> Iterator[list[Even
 
 
 def _noted(items: Iterable[Item], defaults: Defaults, report: ImportReport) -> Iterator[Item]:
-    """Yields the items and counts those without a time, because their events do not show it, and without an owner."""
+    """Yields the items; counts those without a time, which their events do not show, and those without an owner."""
     for item in items:
         report.ownerless += isinstance(item, ImportedTurn) and item.user is None and item.data.role == "user"
         if isinstance(item, ImportedTurn) and not item.is_dated:
@@ -397,7 +398,7 @@ def _noted(items: Iterable[Item], defaults: Defaults, report: ImportReport) -> I
 
 
 async def _settle(runtime: Runtime, projected: OnProgress) -> None:
-    """Waits while the read models make progress; a minute without progress is an error with its cause."""
+    """Waits until the events are projected. Raises NotProjectedInTime after a minute without progress."""
     reached, silent = -1, 0
     while True:
         async with runtime.pool.connection() as conn:

@@ -1,6 +1,6 @@
 """Measures how far projections and the embedder are behind the log, and finds stopped reactors.
 
-Health checks ask often: this loads no read model.
+Health checks call this often, so it loads no read models.
 """
 
 import time
@@ -10,30 +10,31 @@ from turnlog.agent.recall.embedding.backlog import Backlog, read_backlog
 from turnlog.agent.runtime import Runtime, reactor_consumer
 from turnlog.projectors.engine.lag import Lag, lag
 
-# Names of the reactors' consumers, including `analytics`.
+# Names of the consumers of the reactors, including `analytics`.
 REACTORS = ("memory", "segments", "extraction", "contradictions", "profiles", AGENT, "analytics")
-# Settings that switch them off.
+# Settings that disable reactors.
 _OPTIONAL = {"extraction": "extract", "contradictions": "compare_memories", "profiles": "enable_summary"}
 
-_WITH_MODEL = {"contradictions", "profiles"}  # those that exist only where a language model is configured
+_WITH_MODEL = {"contradictions", "profiles"}  # reactors that exist only if a language model is configured
 
 
 async def projection_lag(runtime: Runtime) -> list[Lag]:
-    """Returns every live projection by name and partition. Raises LogUnavailable."""
+    """Returns the lag of every live projection by name and partition. Raises LogUnavailable."""
     async with runtime.pool.connection() as conn:
         return await lag(runtime.log, conn, runtime.settings.stalled_after_s)
 
 
 async def embedding_backlog(runtime: Runtime) -> Backlog:
-    """Returns how many texts of all tenants lack a vector of the configured model, and the embedder's recent speed."""
+    """Returns how many texts of all tenants have no vector of the configured model, and the recent speed of the
+    embedder."""
     async with runtime.pool.connection() as conn:
         waits = any(one.catching_up for one in await lag(runtime.log, conn))
         return await read_backlog(conn, await runtime.vector_model(), waits)
 
 
 async def all_derived(runtime: Runtime) -> bool:
-    """Returns whether all that can be derived from the log is there: no reactor has an event to handle, every
-    projection is at the head, and no text lacks a vector. Raises LogUnavailable."""
+    """Returns whether everything that can be derived from the log exists: no reactor has an event to handle, every
+    projection is at the head of the log, and every text has a vector. Raises LogUnavailable."""
     for name in REACTORS:
         if not getattr(runtime.settings, _OPTIONAL.get(name, ""), True):
             continue
@@ -46,10 +47,11 @@ async def all_derived(runtime: Runtime) -> bool:
 
 
 async def stuck_reactors(runtime: Runtime) -> list[str]:
-    """Returns reactors that hold events but have neither finished nor retried one in any process for
-    TURNLOG_REACTOR_STALLED_AFTER. One whose model is slow or away goes on trying. Raises LogUnavailable.
+    """Returns the reactors that have taken events but have neither finished nor retried one in any process for
+    TURNLOG_REACTOR_STALLED_AFTER. A reactor whose model is slow or unavailable is not among them, because it retries.
+    Raises LogUnavailable.
 
-    The first call begins to look; a reactor counts from the second one on.
+    The first call only starts the observation; later calls can return reactors.
     """
     seen, now = runtime.cached(_seen), time.monotonic()
     found: list[str] = []
@@ -63,8 +65,8 @@ async def stuck_reactors(runtime: Runtime) -> list[str]:
 
 
 async def _position(runtime: Runtime, name: str) -> tuple[int, ...] | None:
-    """Returns a value that changes whenever the reactor takes an event, finishes one or gives one back. None: it holds
-    none."""
+    """Returns a value that changes whenever the reactor takes, finishes or returns an event; None if it has not taken
+    any."""
     if not getattr(runtime.settings, _OPTIONAL.get(name, ""), True):
         return None
     info = await reactor_consumer(runtime, name)
@@ -76,5 +78,6 @@ async def _position(runtime: Runtime, name: str) -> tuple[int, ...] | None:
 
 
 def _seen(_: Runtime) -> dict[str, tuple[tuple[int, ...], float]]:
-    """Returns each reactor's position and the time since which this process has seen it there."""
+    """Returns an empty dict, which later contains each reactor's position and the time when this process first saw it
+    there."""
     return {}

@@ -1,4 +1,5 @@
-"""Operations on the whole log: show which log the rows belong to, adopt or rebuild from another one, backups."""
+"""Operates on the log as a whole: shows which log the rows belong to, adopts another log or rebuilds from it, makes and
+restores backups."""
 
 import contextlib
 from dataclasses import dataclass
@@ -30,11 +31,11 @@ LOCKED_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class LogStatus:
-    """The connected log beside that of the rows. head: the log's last sequence. rows_from, rows_through: the log that
-    the rows were made from, and how far.
+    """The connected log and the log of the rows. head: the last sequence of the connected log. rows_from: the log that
+    the rows were made from. rows_through: the last sequence that was applied to them.
 
-    kept_through: after `adopt_log`, up to where rows may have no event in the log. problem: why nothing can be
-    appended, or None.
+    kept_through: after `adopt_log`, the sequence up to which rows may have no event in the log. problem: why nothing
+    can be appended, or None.
     """
 
     log: str
@@ -47,7 +48,7 @@ class LogStatus:
 
 @dataclass(frozen=True, slots=True)
 class BackedUp:
-    """Last sequences of the streams in the backup's folder."""
+    """A backup in a folder. log, keys: the last sequences of the two streams."""
 
     folder: str
     log: int
@@ -55,8 +56,8 @@ class BackedUp:
 
 
 async def log_status(runtime: Runtime) -> LogStatus:
-    """Returns the connected log and the log that the rows were made from. Raises LogUnavailable; OtherLog where there
-    is no stream."""
+    """Returns the connected log and the log that the rows were made from. Raises LogUnavailable, OtherLog if there is
+    no stream."""
     state, problem = await runtime.log.state(), None
     async with runtime.pool.connection() as conn:
         try:
@@ -68,9 +69,9 @@ async def log_status(runtime: Runtime) -> LogStatus:
 
 
 async def adopt_log(runtime: Runtime) -> LogStatus:
-    """Keeps the rows and continues them with the connected log's events; both stay readable.
+    """Keeps the rows and continues them with the events of the connected log; both stay readable.
 
-    Events of the log at sequences that the rows already had are moved behind these. Raises LogUnavailable.
+    Events of the log whose sequences the rows already use are moved to later sequences. Raises LogUnavailable.
     """
     status = await log_status(runtime)
     if status.problem is None:
@@ -90,13 +91,13 @@ async def adopt_log(runtime: Runtime) -> LogStatus:
 
 
 async def rebuild_from_log(runtime: Runtime, on_progress: OnProgress) -> LogStatus:
-    """Deletes all rows and rebuilds them from the connected log; returns when they are complete.
+    """Deletes all rows and rebuilds them from the connected log; returns when the rows are complete.
 
     Raises LogUnavailable.
     """
     await _delete_rows(runtime, (await runtime.log.state()).id)
     js = runtime.log.nc.jetstream()
-    # Without the bucket no session was kept yet.
+    # The bucket does not exist if no session was stored yet.
     with nats_errors("cannot empty the bucket of sessions"), contextlib.suppress(NotFoundError):
         await js.purge_stream(f"KV_{SESSION_BUCKET}")
     while True:
@@ -116,13 +117,13 @@ async def rebuild_from_log(runtime: Runtime, on_progress: OnProgress) -> LogStat
     reraise=True,
 )
 async def _delete_rows(runtime: Runtime, log_id: str) -> None:
-    """Deletes all rows made from the log and resets all positions; durable consumers are deleted for that.
-    Repeated while long reads hold the tables."""
+    """Deletes all rows made from the log and the durable consumers, and resets all positions. It is repeated while long
+    reads lock the tables."""
     tables = [table.name for projection in PROJECTIONS for table in projection.tables]
     tables += ["event_ids", "event_ids_of_any_thread", "dead_letters"]
     async with runtime.pool.connection() as conn, conn.transaction():
         await conn.execute("SET LOCAL lock_timeout = '2s'")
-        # In the engine's order, so that a projector that moves on meanwhile waits.
+        # In the engine's order, so that a projector that advances meanwhile waits and does not deadlock.
         await conn.execute(
             "SELECT FROM projection_positions WHERE build = 'live' ORDER BY partition, projection FOR UPDATE"
         )
@@ -131,17 +132,18 @@ async def _delete_rows(runtime: Runtime, log_id: str) -> None:
             "UPDATE projection_positions SET position = 0, stored_at = NULL, updated_at = now() WHERE build = 'live'"
         )
         await note_log(conn, log_id)
-        # Held until the end, so that no worker records the position of a deleted consumer.
+        # The lock is kept until the end, so that no worker records the position of a deleted consumer.
         await conn.execute("LOCK TABLE durables IN EXCLUSIVE MODE")
         rows = await conn.execute("DELETE FROM durables RETURNING name")
-        # Workers create them again, from the beginning of the log. A new one may not be in the table yet.
+        # Workers recreate the consumers from the beginning of the log. A new consumer may not be in the table yet.
         for name in sorted({*REACTORS, *(name for (name,) in await rows.fetchall())}):
             with nats_errors(f"cannot delete the consumer {name}"), contextlib.suppress(NotFoundError):
                 await runtime.log.nc.jetstream().delete_consumer(STREAM, name)
 
 
 async def back_up_log(runtime: Runtime, folder: Path) -> BackedUp:
-    """Writes both streams while they are in use, the log first, so that no event in the backup lacks its key.
+    """Writes both streams to files while they are in use. The log is written first, so that every event in the backup
+    has its key.
 
     Raises BackupFailed, LogUnavailable.
     """
@@ -158,8 +160,8 @@ async def back_up_log(runtime: Runtime, folder: Path) -> BackedUp:
 
 
 async def restore_log(runtime: Runtime, folder: Path) -> LogStatus:
-    """Puts the log of a backup in the place of the connected one. The stream of keys is restored where it is empty;
-    keys that the table has are in any case completed from it at the next start. Raises BackupFailed, LogUnavailable."""
+    """Replaces the connected log by that of a backup. The stream of keys is restored only if it is empty; the next
+    start adds keys from the table that the stream lacks. Raises BackupFailed, LogUnavailable."""
     js, settings = runtime.log.nc.jetstream(), runtime.settings
     source = folder / STREAM if (folder / STREAM).is_dir() else folder
     backup.backed_up(source)

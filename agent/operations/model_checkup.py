@@ -1,4 +1,5 @@
-"""doctor --model: tries everything that turnlog needs of the configured models, and reports what works."""
+"""Implements `doctor --model`: tries everything that turnlog needs from the configured models, and reports what
+works."""
 
 import json
 import time
@@ -15,7 +16,7 @@ from turnlog.agent.models.protocol import ChatRequest
 from turnlog.agent.operations.checkup import Finding
 from turnlog.agent.settings import Settings
 
-MAX_TOKENS = 1_000  # enough for a model that reasons first
+MAX_TOKENS = 1_000  # enough for a model that reasons before it answers
 
 
 class _City(BaseModel):
@@ -33,8 +34,8 @@ async def configured_models(settings: Settings) -> list[Finding]:
 
 
 async def model_checkup(models: Models) -> list[Finding]:
-    """Returns a finding each for a chat, a tool call, a JSON schema, an embedding and, where one is configured, a
-    reranking; without a language model only the last two."""
+    """Returns a finding each for a chat, a tool call, a JSON schema, an embedding and, if a reranker is configured, a
+    reranking. The first three need a language model."""
     return [await _tried(f"model: {name}", models, one) for name, one in _TRIES.items() if _applies(name, models)]
 
 

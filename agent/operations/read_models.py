@@ -1,4 +1,4 @@
-"""Operations on the read models as a whole: rebuild, verify."""
+"""Rebuilds and verifies read models."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ def projection_names() -> list[str]:
 
 
 async def rebuild(runtime: Runtime, name: str | None, on_progress: OnProgress) -> list[Rebuilt]:
-    """Rebuilds one projection, or all with None, beside the live rows and switches.
+    """Rebuilds one projection, or all if `name` is None, beside the live rows, and then switches to the new rows.
 
     Raises NotFound, RebuildStopped, RebuildRunning, SwitchRefused, RowsNotInLog.
     """
@@ -33,8 +33,8 @@ async def rebuild_rows(
     on_progress: OnProgress = no_progress,
     from_seq: int = 1,
 ) -> list[Rebuilt]:
-    """Rebuilds the rows of a thread, or of a tenant, in place. on_progress: in projections. from_seq: of a tenant, only
-    threads with an event at this sequence or after it.
+    """Rebuilds the rows of a thread or of a tenant in place. on_progress: counts projections. from_seq: if a tenant is
+    rebuilt, only threads with an event at or after this sequence.
 
     name: None for every projection whose rows belong to one thread. Raises NotFound, NotPerThread, InvalidToken.
     """
@@ -54,7 +54,7 @@ async def rebuild_rows(
 
 
 async def verify(runtime: Runtime, name: str | None, on_progress: OnProgress) -> list[Verified]:
-    """Rebuilds one projection, or all with None, into a shadow and compares row for row.
+    """Rebuilds one projection, or all if `name` is None, into a shadow, and compares its rows with the live ones.
 
     Raises NotFound, RebuildStopped, RebuildRunning.
     """

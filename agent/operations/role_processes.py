@@ -1,7 +1,7 @@
 """Tracks the processes that play roles and their loops: finds dead processes, stopped loops and missing roles.
 
-Each process renews its row in the table `processes` and deletes it when it ends as asked, so that one that was killed
-is seen by all others, on whatever machine.
+Each process renews its row in the table `processes` and deletes it when it is stopped normally, so that all other
+processes, on any machine, see when one was killed.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from turnlog.projectors.engine.writer import Connection
 BEAT_S, DEAD_AFTER_S, FORGOTTEN_AFTER_S = 2.0, 15.0, 60.0
 LAG_EVERY_S, BLOCKED_S = 0.05, 0.05
 EVENT_LOOP = "event-loop"
-CLIENT = "turnlog-client"  # a program that embeds turnlog: when it ends, its roles are not missed
+CLIENT = "turnlog-client"  # a program that embeds turnlog: its roles are not reported as missing when it ends
 AWAY = (psycopg.Error, TurnlogError, OSError, TimeoutError)
 
 _BEAT = """
@@ -43,8 +43,8 @@ FROM processes ORDER BY name, beat_at"""
 
 @dataclass(frozen=True, slots=True)
 class LoopState:
-    """A loop of a process. seconds: since its last round, as of the process's last beat. fault: why it counts as dead,
-    or None. slowest_s: the longest time between two of its last rounds."""
+    """A loop of a process. seconds: time since its last round, as of the process's last beat. fault: why it counts as
+    dead, or None. slowest_s: the longest time between two recent rounds."""
 
     role: str
     loop: str
@@ -55,7 +55,7 @@ class LoopState:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process and its loops. seconds: since its last beat. is_gone: it ran on this machine and has ended."""
+    """A process and its loops. seconds: time since its last beat. is_gone: it ran on this machine and has ended."""
 
     id: str
     name: str
@@ -75,8 +75,8 @@ class Process:
 
 
 async def processes(runtime: Runtime) -> list[Process]:
-    """Returns the processes that play roles, and dead ones whose roles nobody else plays. Of this process as it is
-    now.
+    """Returns the processes that play roles, and dead processes whose roles nobody else plays. The state of this
+    process is the current one.
 
     Raises psycopg errors.
     """
@@ -86,7 +86,7 @@ async def processes(runtime: Runtime) -> list[Process]:
 
 
 def deaths(found: Sequence[Process]) -> list[str]:
-    """Returns a sentence about each dead process whose roles are not played since."""
+    """Returns a sentence about each dead process, with those of its roles that no living process plays."""
     played = {role for one in found if one.is_alive for role in one.roles}
     said = list[str]()
     for one in found:
@@ -103,7 +103,7 @@ def blocked_s(process: Process) -> float:
 
 
 def faults(found: Sequence[Process]) -> list[tuple[str, str]]:
-    """Returns (loop, sentence) of each loop of a living process that does not work."""
+    """Returns (loop, sentence) for each broken loop of a living process."""
     return [
         (loop.loop, f"{loop.loop} of {process}: {loop.fault}")
         for process in found
@@ -115,7 +115,8 @@ def faults(found: Sequence[Process]) -> list[tuple[str, str]]:
 
 @contextlib.asynccontextmanager
 async def registered(runtime: Runtime, roles: Sequence[str]) -> AsyncIterator[None]:
-    """Registers this process in the table while the block runs. One that is killed leaves it, for the others to see."""
+    """Registers this process in the table while the block runs. If the process is killed, its row stays, so that the
+    others notice."""
     me = psutil.Process()
     given = {
         "id": runtime.process_id,
@@ -131,7 +132,7 @@ async def registered(runtime: Runtime, roles: Sequence[str]) -> AsyncIterator[No
         async with running("heartbeat", beating, stop), running(EVENT_LOOP, watch, stop):
             yield
     finally:
-        with contextlib.suppress(*AWAY):  # Postgres is away: others see a process that does not beat
+        with contextlib.suppress(*AWAY):  # if Postgres is unavailable, others see that the process does not beat
             async with asyncio.timeout(BEAT_S), runtime.pool.connection() as conn:
                 await conn.execute(_LEAVE, (runtime.process_id,))
 
@@ -156,8 +157,8 @@ async def _beating(runtime: Runtime, given: dict[str, object], beat: Heartbeat) 
 
 
 async def _watch_loop(beat: Heartbeat) -> None:
-    """Measures how long callbacks block the event loop. One that does so for over BLOCKED_S is named
-    in debug mode of asyncio (PYTHONASYNCIODEBUG=1).
+    """Measures how long callbacks block the event loop. In asyncio's debug mode (PYTHONASYNCIODEBUG=1), callbacks that
+    block it for more than BLOCKED_S are logged by name.
     """
     asyncio.get_running_loop().slow_callback_duration = BLOCKED_S
     while True:
@@ -168,7 +169,7 @@ async def _watch_loop(beat: Heartbeat) -> None:
 
 
 async def forget_killed(database_url: str) -> None:
-    """Deletes the rows of processes that ended on this machine, because whoever killed them knows it.
+    """Deletes the rows of processes that have ended on this machine; called by the code that killed them.
 
     Raises DatabaseUnavailable, psycopg errors.
     """
@@ -217,7 +218,7 @@ def _process(
 
 
 def _is_gone(pid: int, started_at: float) -> bool:
-    """Returns whether the process has ended; its pid may have been given to another process since."""
+    """Returns whether the process has ended; its pid may belong to another process by now."""
     try:
         process = psutil.Process(pid)
         return abs(process.create_time() - started_at) > 1.0 or process.status() == psutil.STATUS_ZOMBIE

@@ -15,13 +15,13 @@ from turnlog.events.read import REOPEN_WAIT_S, Stored
 from turnlog.events.subjects import STORED_PREFIX, check_id, check_tenant, parse_stored, tenant_filter, thread_filter
 
 LINE_CHARS = 100
-# Control characters, other line breaks, and what changes the direction of text (Unicode's Bidi_Control).
+# Control characters, other line breaks, and characters that change the direction of text (Unicode's Bidi_Control).
 _HIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One message. body: its JSON, opened where it was sealed, or None where it is not JSON."""
+    """A message of the log. body: its JSON, with sealed fields opened; None if the message is not JSON."""
 
     stored: Stored
     body: dict[str, Any] | None
@@ -37,7 +37,7 @@ class Line:
         }
 
     def text(self) -> str:
-        """Returns exactly one line: characters that end, hide or reorder text are escaped."""
+        """Returns the message as exactly one line: characters that end, hide or reorder text are escaped."""
         place, event = parse_stored(self.stored.subject), self.body or {}
         type_, thread = _visible(place.type), _visible(str(event.get("thread", place.thread_token)))
         data = _visible(json.dumps(event.get("data", self.stored.body.decode("utf-8", "replace")), ensure_ascii=False))
@@ -54,11 +54,12 @@ async def tail(
     readers: frozenset[str] | None = None,
     types: Sequence[str] = (),
 ) -> AsyncGenerator[Line]:
-    """Yields events from a sequence on (None: only new ones) of all tenants, one tenant or one thread; of a thread,
-    optionally only these types.
+    """Yields events from a sequence on (None: only new events), of all tenants, one tenant or one thread. types: only
+    events of these types.
 
-    follow: waits for more at the end of the log, and outlives a lost server. thread: in the settings' tenant where none
-    is given. readers: users whose sealed fields are opened, None: all. Raises InvalidToken, LogUnavailable.
+    follow: wait for more events at the end of the log, and reconnect after a server was lost. thread: belongs to the
+    tenant of the settings if no tenant is given. readers: users whose sealed fields are opened; None for all. Raises
+    InvalidToken, LogUnavailable.
     """
     if thread is not None or tenant is not None:
         tenant = check_tenant(runtime.settings.tenant if tenant is None else tenant)
@@ -92,7 +93,7 @@ def _filter(tenant: str | None, thread: str | None, type_: str | None) -> str:
 
 
 def readable(stored: Stored, readers: frozenset[str] | None) -> dict[str, Any] | None:
-    """Returns the event; None for a message that is not JSON. A seal that cannot be opened is shown as it is in the
+    """Returns the event; None for a message that is not JSON. A seal that cannot be opened stays as it is in the
     log."""
     try:
         body = parsed(stored.body)

@@ -46,8 +46,8 @@ class Usage:
 
 
 async def usage(runtime: Runtime, tenant: str, user: str | None = None, by: By = "day") -> list[Usage]:
-    """Returns the usage of a tenant, or of one of its users. Days and months newest first, other keys by cost and
-    calls.
+    """Returns the usage of a tenant, or of one of its users. Days and months are sorted newest first, other keys by
+    cost and calls.
 
     Raises InvalidGrouping, InvalidToken.
     """

@@ -1,6 +1,6 @@
 """Exports everything stored about a user as one JSON document, piece by piece.
 
-Of a thread with several speakers only the user's own turns are exported.
+From a thread with several speakers, only the user's own turns are exported.
 """
 
 import json
@@ -54,7 +54,7 @@ _SECTIONS = {
 }
 _ITEMS = f"SELECT to_jsonb(t) - {_TECHNICAL} AS row FROM store_items t WHERE tenant = %s AND thread_id = ANY(%s)"
 
-# Events in the person's threads that no read model has, each once however many projections parked it.
+# Events in the person's threads that no read model has; each is listed once, even if several projections parked it.
 _PASSED_OVER = """
 SELECT jsonb_build_object('seq', seq, 'type', min(event_type), 'thread', min(thread_token), 'error', min(error)) AS row
 FROM dead_letters WHERE build = 'live' AND projection = ANY(%(projections)s) AND tenant = %(tenant)s
@@ -70,10 +70,10 @@ async def user_export(
     regions: Sequence[str] = REGIONS,
     on_progress: OnProgress = no_progress,
 ) -> AsyncIterator[str]:
-    """Yields the document as pieces of JSON text, one conversation at most in memory. level: None exports everything
+    """Yields the document as pieces of JSON text; at most one conversation is in memory. level: None exports everything
     unchanged.
 
-    Empty sections are present too: docs/user-export.schema.json.
+    Empty sections are included too; docs/user-export.schema.json describes the document.
     """
     place = {"tenant": person.tenant, "user": person.user}
     head = {
@@ -104,7 +104,7 @@ async def user_export(
 def clean_messages(
     rows: Sequence[Message], level: SanitiseLevel | None, regions: Sequence[str] = REGIONS
 ) -> list[Message]:
-    """Returns a transcript for an export; names, ids and times stay."""
+    """Returns a transcript with its texts sanitised for an export; names, ids and times stay."""
     if level is None:
         return list(rows)
     clean, messages = partial(sanitise, level=level, regions=regions), []

@@ -1,5 +1,5 @@
-"""Exports a person's data as one document, clears parts of it, erases all of it with a receipt, and exports masked
-transcripts."""
+"""Exports a person's data as one document, clears parts of the data, erases all of it with a receipt, and exports
+masked transcripts."""
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass
@@ -69,10 +69,10 @@ async def export_person(
     level: SanitiseLevel | None = SanitiseLevel.MODERATE,
     on_progress: OnProgress = no_progress,
 ) -> AsyncGenerator[str]:
-    """Yields the document as pieces of JSON text, one conversation at most in memory. level: what is masked; None:
-    nothing.
+    """Yields the document as pieces of JSON text; at most one conversation is in memory. level: which parts are masked;
+    None masks nothing.
 
-    Brings archived conversations of the user back. Raises InvalidToken, ArchiveDamaged.
+    Restores archived conversations of the user first. Raises InvalidToken, ArchiveDamaged.
     """
     person, regions = person_of(tenant, user), runtime.settings.phone_regions.split(",")
     async with runtime.reading() as conn:
@@ -89,11 +89,12 @@ async def plan_erasure(
     namespaces: Iterable[str] = (),
     strings: Sequence[str] = (),
 ) -> Plan:
-    """Returns the plan of a person's erasure; changes nothing. namespaces: of LangGraph's store that are the person's
-    too, labels joined by dots. strings: further strings to search for afterwards, beside the person's own words.
+    """Returns the plan of a person's erasure; changes nothing. namespaces: further namespaces of LangGraph's store that
+    belong to the person, as labels joined by dots. strings: strings to search for afterwards, in addition to the
+    person's own words.
 
-    Raises InvalidToken, StringsTooShort, NotFound when there is nothing, and no strings to search for after an earlier
-    erasure.
+    Raises InvalidToken, StringsTooShort, NotFound if nothing of the person is stored, except if the person was erased
+    before and there are strings to search for.
     """
     plan = await planned(ErasureScope(runtime, reach), person_of(tenant, user, namespaces), strings)
     if plan.is_empty and not (plan.last and strings):
@@ -114,10 +115,12 @@ def _known(plan: Plan) -> str:
 async def erase_person(
     runtime: Runtime, plan: Plan, reach: ErasureReach, reason: str | None = None, full: bool = False
 ) -> Receipt:
-    """Destroys the person's keys, empties read models, caches, archives and what is readable in the log, then searches
-    for what is left: Receipt.hits. reason: stored in the receipt. full: rewrites each table under a lock.
+    """Destroys the person's keys, removes the person's data from read models, caches and archives, overwrites readable
+    events in the log, then searches for remains, which are in Receipt.hits. reason: stored in the receipt. full:
+    rewrite each table under a lock.
 
-    Cannot be undone; one that was killed is run again. Raises LogUnavailable, DatabaseUnavailable, NotProjectedInTime.
+    An erasure cannot be undone; one that was killed can be run again. Raises LogUnavailable, DatabaseUnavailable,
+    NotProjectedInTime.
     """
     return await erase.erase(ErasureScope(runtime, reach), plan, reason, full)
 
@@ -130,7 +133,7 @@ class NothingNamed(TurnlogError):
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What to clear of a person."""
+    """The parts of a person's data to clear."""
 
     memories: bool = False
     conversations: bool = False
@@ -150,7 +153,8 @@ class Clearing:
 
 
 async def plan_clearing(runtime: Runtime, tenant: str, user: str, parts: Parts) -> Clearing:
-    """Returns counts of what a clearing would remove; changes nothing. Raises NothingNamed, InvalidToken."""
+    """Returns counts of the data that `clear_person` would remove; changes nothing. Raises NothingNamed,
+    InvalidToken."""
     if parts == Parts():
         raise NothingNamed("say what to clear: memories, conversations, entities, or several of them")
     person = person_of(tenant, user)
@@ -188,7 +192,7 @@ async def clear_person(runtime: Runtime, tenant: str, user: str, parts: Parts) -
 
 @dataclass(frozen=True, slots=True)
 class ExportedThread:
-    """A thread in an export. turns: oldest first."""
+    """A thread in an export. turns: the turns, oldest first."""
 
     label: str | None
     turns: list[Message]
@@ -197,7 +201,8 @@ class ExportedThread:
 async def export_thread(
     runtime: Runtime, tenant: str, thread: str, level: SanitiseLevel | None = SanitiseLevel.MODERATE
 ) -> ExportedThread:
-    """Returns a thread for an export. level: of masking; None: masks nothing. Raises NotFound, InvalidToken."""
+    """Returns a thread for an export. level: the level of masking; None masks nothing. Raises NotFound,
+    InvalidToken."""
     found = await transcript(runtime, tenant, thread, limit=_ALL)
     label = (await get_thread(runtime, tenant, thread)).label
     turns = clean_messages(found.turns, level, runtime.settings.phone_regions.split(","))
@@ -206,8 +211,8 @@ async def export_thread(
 
 @dataclass(frozen=True, slots=True)
 class OwnWords:
-    """A user's part of a thread. turns: oldest first; where others speak too (shared), only the user's own and the
-    answers to them."""
+    """A user's part of a thread. turns: the turns, oldest first; if others speak in the thread too (shared), only the
+    user's own turns and the answers to them."""
 
     turns: list[Message]
     shared: bool
@@ -222,5 +227,5 @@ async def own_words(runtime: Runtime, tenant: str, thread: str, user: str) -> Ow
 
 
 def masked(runtime: Runtime, document: Any, level: SanitiseLevel) -> Any:
-    """Returns a JSON value with every text in it masked."""
+    """Returns a JSON value with every text masked."""
     return sanitise_json(document, level, runtime.settings.phone_regions.split(","))

@@ -1,7 +1,7 @@
-"""Sanitises turns before they are published, if the settings say so. Pure.
+"""Sanitises turns before they are published, if the settings request it. Pure.
 
-What is removed is stored nowhere, not even for its user. Only turns are changed: summaries and memories are made from
-them.
+Removed words are not stored anywhere, not even for their user. Only turns are changed, because summaries and memories
+are made from them.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,12 +32,13 @@ def screen_of(level: SanitiseLevel, regions: Sequence[str]) -> Screen:
 
 
 def without_secrets(turn: TurnRecorded) -> TurnRecorded:
-    """Returns the turn with passwords, keys and numbers of cards and persons masked."""
+    """Returns the turn with passwords, keys, card numbers and identity numbers masked."""
     return clean_turn(turn, mask_secrets)
 
 
 def clean_turn(turn: TurnRecorded, clean: Callable[[str], str]) -> TurnRecorded:
-    """Cleans texts, thinking, tool input and tool results; ids, names, signatures and images stay."""
+    """Returns the turn with texts, thinking, tool input and tool results cleaned; ids, names, signatures and images
+    stay."""
     said = turn.model_dump(mode="json", exclude_none=True)
     calls = [{**call, "arguments": clean(call["arguments"])} for call in said["tool_calls"]]
     content = clean_content(said["content"], clean)
@@ -47,7 +48,7 @@ def clean_turn(turn: TurnRecorded, clean: Callable[[str], str]) -> TurnRecorded:
 
 
 def clean_content(content: Any, clean: Callable[[str], str]) -> Any:
-    """Returns the content, a string or a list of blocks, cleaned."""
+    """Returns the content with its texts cleaned. content: a string or a list of blocks."""
     if isinstance(content, str):
         return clean(content)
     blocks = []

@@ -1,4 +1,4 @@
-"""Keeps, masks or refuses secrets in a person's words, by the person's preference `secrets`."""
+"""Keeps, masks or refuses secrets in a person's words, according to the person's preference `secrets`."""
 
 import time
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ from turnlog.events.errors import GapInLog, InvalidEvent, LogUnavailable
 from turnlog.events.log import Log
 from turnlog.events.subjects import memory_thread
 
-TRUSTED_S = 5.0  # seconds for which another process may still use a changed policy
-_PATIENCE_S = 30.0  # equals that of an append
+TRUSTED_S = 5.0  # seconds for which another process may still use the old policy after a change
+_PATIENCE_S = 30.0  # seconds; the same as for an append
 _MOST = 10_000
 
 
@@ -24,9 +24,9 @@ class SecretRefused(InvalidEvent):
 
 
 class SecretPolicies:
-    """Applies policies on secrets to turns before they are stored. Only the turns of those who have one are searched.
+    """Applies policies on secrets to turns before they are stored. Only turns of people who have a policy are searched.
 
-    A policy is read from the log, so that it holds while Postgres is away.
+    A policy is read from the log, so that it applies while Postgres is unavailable.
     """
 
     def __init__(self, log: Log) -> None:
@@ -34,8 +34,8 @@ class SecretPolicies:
         self._known: LRUCache[tuple[str, str], tuple[SecretPolicy | None, float]] = LRUCache(_MOST)
 
     async def screen(self, events: Sequence[Event]) -> list[Event]:
-        """Returns the events, with secrets masked if their person wants that. Raises SecretRefused, LogUnavailable,
-        KeyUnavailable."""
+        """Returns the events, with secrets masked if the policy of their person is `mask`. Raises SecretRefused,
+        LogUnavailable, KeyUnavailable."""
         return [await self._screened(event) for event in events]
 
     async def _screened(self, event: Event) -> Event:

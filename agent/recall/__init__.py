@@ -1,11 +1,11 @@
-"""Recall: finds the past turns that answer a question.
+"""Finds the past turns that answer a question (recall).
 
 1. The projector of chunks cuts every turn into chunks (projectors/models/chunks/chunking.py) and into search terms
-   (projectors/models/terms.py: stemmed English, segmented Chinese); the embedder adds vectors when it gets to it.
-2. The scope is one thread or all threads of a user. A small one is loaded whole as a `ScopeIndex` (scope.py), which is
-   immutable and cached; the next search reads and adds what is new (loaded_scope.py). Of a large one (large.py) indexes
-   give candidates with their neighbours, and a sample gives the statistics of words and vectors.
-3. A question is read (questions.py): its parts are ranked one by one and their best turns come in turn.
+   (projectors/models/terms.py: stemmed English, segmented Chinese); the embedder adds vectors later.
+2. The scope is one thread or all threads of a user. A small scope is loaded completely as a `ScopeIndex` (scope.py),
+   which is immutable and cached; the next search reads and adds new chunks (loaded_scope.py). For a large scope
+   (large.py), indexes provide candidates with their neighbours, and a sample provides statistics of words and vectors.
+3. The question is analysed (questions.py): its parts are ranked one by one, and their best turns alternate.
 4. `rank_parts` (ranking.py) adds these parts of a score for every loaded chunk:
    bm25      BM25 over the query's terms; the chunk's date counts as words, speakers' names do not
    dense     similarity to the query's vector as a z-score within the scope (space.py; 0 without a vector)
@@ -14,8 +14,9 @@
    speaker   a bonus when the query names the chunk's speaker
    question  a penalty for turns that ask: they name the subject and do not have the answer
    opens     a bonus for the first turn after a pause, which often has news
-   detail    a bonus for a number, a name or a quotation; with an assistant long turns get less of these three
-   assistant a part of what words give, taken from long answers of the assistant unless its words are asked for
+   detail    a bonus for a number, a name or a quotation; with an assistant, long turns get less of these three
+   assistant a penalty for long answers of the assistant, a part of their points for words, unless the question asks
+             for the assistant's words
    time      a bonus for a time that the question names, and a smaller one for the days after it
    feedback  similarity to the two best so far, which leads from one part of an answer to the others
    thread    a share of the best score in the thread, for this part of a question and for all its parts
@@ -23,8 +24,8 @@
 5. Without a query vector, or without vectors in the scope, dense and feedback are 0: keyword search with the same code.
 6. `relevant_episodes` (episodes.py) returns the question-answer pairs of the best turns, and `hybrid_history`
    (hybrid.py) puts them before the newest turns.
-7. confidence.py says how sure it is that something here answers the question, apart from the ranking.
-The parts add up to the score; `recall --explain` prints them. Weights, measured: ranking.py.
+7. confidence.py estimates, separately from the ranking, the chance that something here answers the question.
+The parts add up to the score; `recall --explain` prints them. ranking.py lists the weights.
 """
 
 from turnlog.agent.recall.ranking import Query, Scored, Weights, rank, rank_parts

@@ -1,4 +1,4 @@
-"""The best turns for each part of a question, from the ranked chunks that contain them."""
+"""Selects the best turns for each part of a question from the ranked chunks that contain them."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ from turnlog.projectors.models.chunks.lookup import Found, Scope
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """A turn that recall found. score: the sum of `parts`. chunk_id: of the chunk that was found.
+    """A turn that recall found. score: the sum of `parts`. chunk_id: the id of the ranked chunk that contains it.
 
-    asked: number of the part of the question that it was found for, the first one's 1. rerank: a reranker's score,
-    which then decides the order; None without one.
+    asked: number of the part of the question that it was found for, from 1. rerank: a reranker's score, which then
+    decides the order; None without a reranker.
     """
 
     thread: str
@@ -71,8 +71,8 @@ async def best_turns(
     before_seq: int | None,
     without: Collection[str],
 ) -> list[BestTurns]:
-    """Returns the k best turns for each part. The pieces of a turn count once, so more chunks may be needed, at last
-    all of them."""
+    """Returns the k best turns for each part. Several pieces of a turn count once, so more than k chunks may be needed,
+    in the end all of them."""
     allowed = loaded.allowed(before_seq, without)
     wanted = 2 * k
     while True:
@@ -88,15 +88,15 @@ async def best_turns(
 
 
 async def _chunks(conn: Connection, scope: Scope, loaded: LoadedScope, ranked: Sequence[Scored]) -> list[Found]:
-    """Returns the ranked chunks; those of a large scope are read only now."""
+    """Returns the ranked chunks; the chunks of a large scope are only read here."""
     if loaded.chunks is not None:
         return [loaded.chunks[scored.chunk] for scored in ranked]
     return await found_at(conn, scope, [loaded.keys[scored.chunk] for scored in ranked])
 
 
 def _turns(ranked: Sequence[Scored], chunks: Sequence[Found], k: int, before_seq: int | None) -> list[Recalled]:
-    """Returns an entry per turn before the sequence: pieces of one turn count once, and a chunk of several turns gives
-    several entries."""
+    """Returns up to k turns before the sequence: several pieces of one turn become one entry, a chunk of several turns
+    becomes several."""
     found: list[Recalled] = []
     seen: set[tuple[str, int]] = set()
     for scored, chunk in zip(ranked, chunks, strict=True):

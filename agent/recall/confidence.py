@@ -1,7 +1,7 @@
 """Estimates the chance, 0 to 1, that something in the scope answers the question. Pure.
 
-The score of the best turn does not say it: a question about what nobody said, in words that everybody uses, scores as
-high as any. Two features do, by words alone; similarity of vectors adds nothing to them:
+The score of the best turn does not show it: a question about something that nobody said, in words that everybody uses,
+gets as high a score as any other. Two features of the words do; similarity of vectors does not improve them:
 
 held   the share of the question's informative words (by their rarity in the scope) that the best turn holds, or a turn
        beside it: near 0 where nobody ever talked of it
@@ -41,8 +41,8 @@ class Evidence:
 
     @property
     def confidence(self) -> float:
-        """Returns the chance that something in the scope answers the question, if three of four questions have an
-        answer."""
+        """Returns the chance that something in the scope answers the question, on the assumption that three of four
+        questions have an answer."""
         return 1 / (1 + math.exp(-(BIAS + HELD * self.held + LEAD * self.lead)))
 
     def also_in(self, texts: Iterable[str]) -> "Evidence":
@@ -52,8 +52,8 @@ class Evidence:
 
 
 def doubt(evidence: Evidence | None, question: str, also: Iterable[str]) -> str | None:
-    """Returns the line for a model if the confidence is low, in the question's language. also: other texts that it is
-    shown."""
+    """Returns a line that warns a model of a low confidence, in the question's language; None if it is not low. also:
+    other texts that the model gets."""
     if evidence is None or evidence.also_in(also).confidence >= LOW:
         return None
     return DOUBT_ZH if is_chinese(question) else DOUBT

@@ -1,4 +1,4 @@
-"""Relevant episodes: past questions with their answers that are relevant to a new question."""
+"""Finds relevant episodes: past questions, with their answers, that are relevant to a new question."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import EpisodeSpan, Scope, episodes_of
 from turnlog.projectors.models.conversation.message import newest_from
 
-# Turns to recall per episode: the question, its answer and tool results in between may all be found.
+# Turns to recall per episode, because the search may find the question, its answer and the tool results between them.
 TURNS_AN_EPISODE = 4
 # For a context. Measured by tests/benchmarks/evidence.py: share of LoCoMo evidence in a window of 2,000 / 8,000 tokens
 # without any 6 / 23 %, with 5 80 / 84, 8 83 / 89, 10 83 / 90, 15 83 / 93; with half of tier 2's room for 10: 79 / 90.
@@ -21,8 +21,8 @@ EPISODES = 10
 class RelevantEpisode:
     """A question and its answer, or a single turn that belongs to no episode.
 
-    seqs: the question, the answer and the found turns between them, in order. found: the turns that recall found, best
-    first. score: of the best of them.
+    seqs: sequences of the question, the answer and the recalled turns between them, in order. found: sequences of the
+    turns that recall found, best first. score: the score of the best of them.
     """
 
     thread: str
@@ -35,10 +35,10 @@ class RelevantEpisode:
 async def relevant_episodes(
     conn: Connection, recall: Recall, scope: Scope, query: str, k: int, before_seq: int | None = None
 ) -> list[RelevantEpisode]:
-    """Returns up to k episodes most relevant to a query, best first; none for a blank query.
+    """Returns up to k episodes that are most relevant to a query, best first; [] for a blank query.
 
-    By vector and words, or by words alone when there is no vector (`recall.degraded` then has the reason).
-    before_seq: turns from it on are excluded, as still in the window.
+    The search uses vector and words, or words alone if there is no vector (`recall.degraded` then has the reason).
+    before_seq: turns from this sequence on are excluded, because they are still in the window.
     """
     if k < 1 or not query.strip():
         return []
@@ -53,8 +53,8 @@ async def relevant_episodes(
 
 @dataclass(frozen=True, slots=True)
 class Relevant:
-    """Turns that a context should show first. seqs: of turns, best first. evidence: for an answer; None if the query is
-    not a question."""
+    """Turns that a context should show first. seqs: their sequences, best first. evidence: the evidence for an answer;
+    None if the query is not a question."""
 
     query: str = ""
     seqs: Sequence[int] = ()
@@ -64,11 +64,11 @@ class Relevant:
 async def relevant_turns(
     conn: Connection, recall: Recall, scope: Scope, query: str, k: int, recent: int, asked_seq: int | None = None
 ) -> Relevant:
-    """Returns the turns of the k most relevant episodes, for a context. recall: used only for this search, see its
-    `evidence`.
+    """Returns the turns of the k most relevant episodes, for a context. recall: must be used only for this search,
+    because its `evidence` is read afterwards.
 
-    recent: number of newest messages to exclude, since a context shows them anyway, and their nearness to the question
-    would raise their score. asked_seq: of the question, when it is on the log already.
+    recent: number of newest messages to exclude, because a context shows them anyway and their nearness to the question
+    would raise their score. asked_seq: sequence of the question if it is on the log already.
     """
     if scope.thread is None or k < 1:
         return Relevant(query)
@@ -80,7 +80,8 @@ async def relevant_turns(
 
 
 def relevant_seqs(episodes: Sequence[RelevantEpisode]) -> list[int]:
-    """Returns the turns of episodes, best episode first: the `relevant` of a context."""
+    """Returns the sequences of the turns of the episodes, best episode first, for the argument `relevant` of a
+    context."""
     return list(dict.fromkeys(seq for episode in episodes for seq in episode.seqs))
 
 

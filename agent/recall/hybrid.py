@@ -1,4 +1,5 @@
-"""Hybrid history: the newest turns and the older episodes that a question is about, in time order."""
+"""Builds a hybrid history: the newest turns, and older episodes that are relevant to a question, in the order of
+time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,18 +20,18 @@ TOP_K = 3
 
 
 class InvalidRecall(TurnlogError):
-    """A hybrid history was requested with a negative number."""
+    """A number in a request for a hybrid history is negative."""
 
     code = "invalid-recall"
 
 
 @dataclass(frozen=True, slots=True)
 class HybridHistory:
-    """The newest turns and the recalled older ones. messages: oldest first, each once. recent, recalled:
-    sequences of the newest and of the recalled ones.
+    """The newest turns and the recalled older turns. messages: oldest first, each once. recent, recalled: sequences of
+    the newest and of the recalled messages.
 
-    chunk_ids: of the chunks that recall found, for a receipt. degraded: why vectors were not used, None when they were.
-    evidence: what the older turns have for an answer; None where the query asks nothing.
+    chunk_ids: ids of the chunks that recall found, for a receipt. degraded: why vectors were not used; None if they
+    were. evidence: the evidence for an answer in the older turns; None if the query is not a question.
     """
 
     messages: list[Message]
@@ -52,11 +53,11 @@ async def hybrid_history(
     top_k: int = TOP_K,
     before_seq: int | None = None,
 ) -> HybridHistory:
-    """Returns the last `recent_turns` turns and the `top_k` episodes before them; 0 leaves them out.
+    """Returns the last `recent_turns` turns and the `top_k` most relevant episodes before them; 0 leaves either out.
 
-    A turn is a user's question with everything up to its answer. query: a blank one recalls no episode. before_seq: of
-    the question, when it is on the log already; the history ends before it. Reads the newest and the recalled messages
-    only, not the whole thread. Raises InvalidRecall for a negative number.
+    A turn here is a user's question with everything up to its answer. query: if it is blank, no episode is recalled.
+    before_seq: sequence of the question if it is on the log already; the history ends before it. Only the newest and
+    the recalled messages are read, not the complete thread. Raises InvalidRecall for a negative number.
     """
     _check(recent_turns=recent_turns, top_k=top_k)
     recent = await newest_exchanges(conn, tenant, thread, recent_turns, before_seq)
@@ -86,9 +87,9 @@ def _check(**counts: int) -> None:
 def _without_repetitions(
     episodes: Sequence[RelevantEpisode], older: Sequence[Message], recent: Sequence[Message]
 ) -> list[RelevantEpisode]:
-    """Drops episodes whose messages are all present with equal content.
+    """Returns the episodes without those whose messages are all present elsewhere with equal content.
 
-    The whole episode is compared: a second "Yes." is not a repetition when it answers another question.
+    Complete episodes are compared: a second "Yes." is not a repetition if it answers another question.
     """
     contents = {_content(message) for message in recent}
     content_of = {message.seq: _content(message) for message in older}

@@ -1,8 +1,9 @@
-"""Recall in a large scope: statistics from a sample, candidates from indexes.
+"""Implements recall in a large scope, with statistics from a sample and candidates from indexes.
 
-BM25's document frequencies and mean length and the mean and covariance of the vectors come from a random sample,
-which is kept until the scope has grown or shrunk by a tenth. A query then reads a bounded number of rows: chunks with
-its rare words, chunks with pairs of its common words, chunks with the nearest vectors, and the neighbours of the best.
+A random sample provides the document frequencies and mean length for BM25, and the mean and covariance of the vectors.
+It is kept until the scope has grown or shrunk by a tenth. A query then reads a bounded number of rows: chunks with its
+rare words, chunks with pairs of its common words, chunks with the nearest vectors, and the neighbours of the best
+candidates.
 """
 
 import asyncio
@@ -28,19 +29,19 @@ from turnlog.projectors.models.chunks.candidates import (
 from turnlog.projectors.models.chunks.lookup import Key, Scope
 from turnlog.projectors.models.terms import terms as to_terms
 
-# Candidates for up to ten turns; for more in proportion. They hold 92 % of the ten best of an exhaustive search, with
-# or without vectors (LoCoMo).
+# Candidates for up to ten turns; for more turns, proportionally more. They contain 92 % of the ten best of an
+# exhaustive search, with or without vectors (LoCoMo).
 BY_WORDS, BY_VECTOR = 25, 20
 BY_WORDS_ALONE = 40
 RARE_ROWS = 200  # rows of all single rare terms together
 GROUP_ROWS = 50  # rows of a pair of common terms
 COMMON_TERMS = 3  # number of common terms that are looked up in pairs
-STALE = 0.1  # change of the scope's size, or of the share with vectors, that makes a sample stale
+STALE = 0.1  # relative change of the scope's size, or of its number of vectors, that makes a sample stale
 
 
 @dataclass(frozen=True, slots=True)
 class ScopeSample:
-    """The cached data of a large scope. names: terms of its speakers' names."""
+    """The cached data of a large scope. names: terms of the names of its speakers."""
 
     probe: Probe
     statistics: ScopeStatistics
@@ -61,7 +62,7 @@ class ScopeSample:
 
 
 async def sample_scope(conn: Connection, scope: Scope, model: str | None, kept: ScopeSample | None) -> ScopeSample:
-    """Returns `kept` unless it is stale, else takes a new sample."""
+    """Returns `kept` unless it is stale; otherwise takes a new sample."""
     if kept is not None and kept.is_current(await probe(conn, scope, model, kept.probe.one_in)):
         return kept
     now = await probe(conn, scope, model)
@@ -81,7 +82,7 @@ async def candidate_chunks(
     about: ScopeSample,
     k: int = 10,
 ) -> tuple[list[Key], ScopeIndex]:
-    """Returns the candidates for the best k chunks of each part of a question, with their neighbours: their keys and an
+    """Returns the candidates for the best k chunks of each part of a question, with their neighbours, as keys and an
     index for ranking."""
     hits: set[Key] = set()
     for part in parts:
@@ -112,7 +113,7 @@ def _groups(words: Sequence[str], statistics: ScopeStatistics) -> list[tuple[tup
     """Returns groups of terms to look up, each with the number of rows to read: rare terms alone, common terms in
     pairs.
 
-    A word that is not in the sample counts as rare.
+    Words that are not in the sample count as rare.
     """
     expected = {word: statistics.frequency.get(word, 1) for word in words}
     by_rarity = sorted(words, key=lambda word: expected[word])
@@ -144,7 +145,7 @@ def _best(
 def _index(
     columns: ChunkColumns, words: frozenset[str] | None, places: Sequence[int], statistics: ScopeStatistics | None
 ) -> ScopeIndex:
-    """Returns an index of the chunks. words: the only terms to index; None: all."""
+    """Returns an index of the chunks. words: the only terms to index; None means all."""
     chunks = Chunks.of(
         texts=columns.texts,
         terms=columns.terms,

@@ -1,4 +1,4 @@
-"""A scope's chunks with their index, which recall keeps between searches."""
+"""Loads the chunks of a scope with their index, which recall keeps between searches."""
 
 import asyncio
 from bisect import bisect_left
@@ -27,8 +27,8 @@ from turnlog.projectors.models.chunks.lookup import (
 
 @dataclass(frozen=True, slots=True)
 class LoadedScope:
-    """The index of a scope and the keys of its chunks. Of a small scope also the chunks, and of each a row of `counts`:
-    its first and its last turn, how many turns it has, and whether it has a vector."""
+    """The index of a scope and the keys of its chunks. For a small scope also the chunks, and for each chunk a row of
+    `counts`: its first and last turn, its number of turns, and whether it has a vector."""
 
     index: ScopeIndex
     keys: Sequence[Key]
@@ -42,7 +42,7 @@ class LoadedScope:
 
     @property
     def rows(self) -> int:
-        """Returns its memory use in rows of vectors: its own, and the covariance with its inverse."""
+        """Returns the memory use in rows of vectors, including the covariance and its inverse."""
         return self.index.count + (0 if self.index.vectors is None else 2 * self.index.vectors.shape[1])
 
     def stamp(self, until: int = END) -> Stamp:
@@ -54,7 +54,7 @@ class LoadedScope:
         return Stamp(len(counts), embedded, int(counts[:, 0].max(initial=0)), turns - without)
 
     def known(self, model: str | None = None, until: int = END) -> KnownChunks:
-        """Returns what is known. model: None when vectors are not wanted."""
+        """Returns a description of the chunks that are loaded. model: None if vectors are not needed."""
         starts = np.flatnonzero(np.diff(self.index.thread, prepend=-1)).tolist()
         last = np.maximum.reduceat(self.counts[:, 1], starts).tolist() if self.keys else ()
         through = {self.keys[start][0]: seq for start, seq in zip(starts, last, strict=True)}
@@ -62,13 +62,14 @@ class LoadedScope:
         return KnownChunks(through, [self.keys[number][3] for number in unembedded], self.stamp(until), until)
 
     def until(self, before_seq: int | None) -> int:
-        """Returns the sequence up to which the scope must be current for a search before a sequence: REACH later chunks
-        still count as neighbours. More of them change how rare words are, a little."""
+        """Returns the sequence up to which the scope must be current for a search before a sequence. REACH later chunks
+        still count as neighbours; newer chunks would only slightly change the rarity of words."""
         later = np.sort(self.counts[:, 0][self.counts[:, 0] >= (END if before_seq is None else before_seq)])
         return int(later[REACH - 1]) + 1 if len(later) >= REACH else END
 
     def allowed(self, before_seq: int | None, without: Collection[str]) -> NDArray[np.bool_] | None:
-        """Returns which chunks are of turns before a sequence and of other threads than these; None for all."""
+        """Returns a mask of the chunks that begin before a sequence and are not in the threads `without`; None if all
+        chunks are allowed."""
         if before_seq is None and not without:
             return None
         before = END if before_seq is None else before_seq
@@ -78,8 +79,9 @@ class LoadedScope:
 async def load_scope(
     conn: Connection, scope: Scope, model: str | None, former: LoadedScope | None, before_seq: int | None = None
 ) -> LoadedScope | None:
-    """Returns all chunks of a scope; None when it is large. Only what is new is read and indexed, unless some of what
-    was loaded is gone. before_seq: of a thread, a search for turns before it needs nothing newer."""
+    """Returns all chunks of a scope; None if the scope is large. Only new chunks are read and indexed, unless some
+    loaded chunks no longer exist. before_seq: a search in a thread for turns before this sequence does not need newer
+    chunks."""
     loaded = former or _nothing()
     known = loaded.known(model, END if scope.thread is None else loaded.until(before_seq))
     stamp, new = await chunks_beyond(conn, scope, model, known)
@@ -97,7 +99,7 @@ def _nothing() -> LoadedScope:
 
 
 async def _grown(former: LoadedScope, new: Sequence[ChunkRow]) -> LoadedScope:
-    """Returns the scope with more chunks, which replace those that have their keys."""
+    """Returns the scope with more chunks, which replace chunks with the same keys."""
     new, index, count = sorted(new, key=attrgetter("key")), former.index, len(former.keys)
     parts = [await _facts(new[at : at + AT_ONCE], index.said.numbers) for at in range(0, len(new), AT_ONCE)]
     keys, chunks, order = list(former.keys), list(former.chunks or ()), list(range(count))

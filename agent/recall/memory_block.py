@@ -1,8 +1,8 @@
-"""The block of memories, preferences and entities that a model gets with a question.
+"""Builds the block of memories, preferences and entities that a model gets with a question.
 
-A separate message with the user's role, not the system's: it contains words of users, which must not gain the system's
-authority. Of a memory it contains only what never changes, so that the ids in a receipt give the same lines again;
-preferences and entities change, so a receipt has their lines.
+The block is a separate message with the role of the user, not of the system, because it contains words of users, which
+must not gain the authority of the system. It shows only those values of a memory that never change, so that the ids in
+a receipt lead to the same lines again; preferences and entities change, so a receipt contains their lines.
 """
 
 from collections.abc import Sequence
@@ -60,8 +60,8 @@ class Remembered(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MemoryBlock:
-    """The texts that tell a model about the user. messages: the block's message, or none. ids: of the memories in it,
-    in order. known: its other contents. turns: the message with turns of the user's other conversations, or none."""
+    """The texts that tell a model about the user. messages: the message of the block, or (). ids: ids of its memories,
+    in order. known: its other contents. turns: the message with turns of the user's other conversations, or ()."""
 
     messages: tuple[Wire, ...] = ()
     ids: tuple[UUID, ...] = ()
@@ -74,12 +74,13 @@ class MemoryBlock:
 
 
 def room(window: int, model: str) -> int:
-    """Returns the token limit of the block in a window (0: the model's)."""
+    """Returns the token limit of the block. window: size of the context window in tokens; 0 means that of the model."""
     return min(MOST_TOKENS, (window or window_for(model)) // WINDOW_SHARE)
 
 
 def memory_line(memory: Remembered, counter: TokenCounter) -> str:
-    """Returns one line of the block; line breaks and block marks in the content are removed, a long content is cut."""
+    """Returns one line of the block; line breaks and block marks in the content are removed, and a long content is
+    cut."""
     return f"- {memory_text(memory, counter)}"
 
 
@@ -89,7 +90,7 @@ def memory_text(memory: Remembered, counter: TokenCounter) -> str:
 
 
 def known_lines(found: RetrievalContext, counter: TokenCounter) -> KnownOfUser:
-    """Returns the lines of a context besides memories, without preferences that are among the memories."""
+    """Returns the lines of a context that are not memories, without preferences that are among the memories."""
     shown = {one.content for one in found.shown}
     preferences = (line for line in found.preferences.lines() if line not in shown)
     return KnownOfUser(
@@ -116,7 +117,7 @@ def memory_block(
 
 
 def same_block(memories: Sequence[Remembered], counter: TokenCounter, known: KnownOfUser | None = None) -> MemoryBlock:
-    """Returns the block of exactly these memories, preferences and entities; without any it has no message."""
+    """Returns the block of exactly these memories, preferences and entities; if there are none, it has no message."""
     if not memories and not (known and (known.preferences or known.entities)):
         return MemoryBlock()
     lines = [memory_line(memory, counter) for memory in memories]
@@ -124,7 +125,8 @@ def same_block(memories: Sequence[Remembered], counter: TokenCounter, known: Kno
 
 
 def _fitting(lines: Sequence[str], counter: TokenCounter, room: int) -> tuple[list[int], int]:
-    """Returns the places of the lines that fit, and their tokens; a line that does not fit is skipped."""
+    """Returns the indexes of the lines that fit, and the number of their tokens; a line that does not fit is
+    skipped."""
     kept, spent = list[int](), 0
     for at, line in enumerate(lines):
         cost = counter.text(f"- {line}\n")
@@ -135,7 +137,8 @@ def _fitting(lines: Sequence[str], counter: TokenCounter, room: int) -> tuple[li
 
 
 def _wire(lines: Sequence[str], known: KnownOfUser | None) -> Wire:
-    """Returns the block's message. known None: a block from before preferences and entities were in it."""
+    """Returns the message of the block. known: None for an old block, made before blocks contained preferences and
+    entities."""
     rest: list[str] = []
     if known is not None:
         counted = f"Messages in this conversation: {known.message_count}. Memories below: {len(lines)}."
@@ -150,7 +153,7 @@ def one_line(text: str, counter: TokenCounter) -> str:
 
 
 def _flat(text: str) -> str:
-    """Returns the text on one line, with all square brackets replaced, so that it cannot contain a mark that ends the
+    """Returns the text on one line with all square brackets replaced, so that it cannot contain the mark that ends the
     block.
 
     All brackets are replaced, because there are too many look-alikes of the mark (full-width, invisible letters).
@@ -172,8 +175,8 @@ async def recalled_block(
 ) -> MemoryBlock:
     """Returns the block of the user's memories for a question; empty without a user or a question.
 
-    model, window: of the request that gets the block; window None: the window of the settings. message_count: turns of
-    the conversation.
+    model, window: those of the request that gets the block; window None means that of the settings. message_count:
+    number of turns in the conversation.
     """
     if not settings.long_term or not user or not question.strip():
         return MemoryBlock()
@@ -192,8 +195,8 @@ async def recalled_block(
 async def block_of(
     conn: Connection, log: Log, tenant: str, user: str | None, receipt: AnswerReceipt, seq: int
 ) -> tuple[MemoryBlock, tuple[UUID, ...], int]:
-    """Returns the block of a receipt at `seq`, the ids of memories forgotten or deleted since, and the number of other
-    lines that are withheld because they may repeat those."""
+    """Returns the block of a receipt at `seq`, the ids of memories that were forgotten or deleted since, and the number
+    of other lines that are withheld because they may repeat these memories."""
     wanted = [UUID(one) for one in receipt.memories]
     if not user:
         return MemoryBlock(), tuple(wanted), 0
@@ -213,8 +216,8 @@ async def _known_now(conn: Connection, tenant: str, user: str, counter: TokenCou
 
 
 def _withheld(known: KnownOfUser, now: set[str]) -> tuple[KnownOfUser, int]:
-    """Replaces lines that are no longer true, whose words may be what was forgotten; returns the number of replaced
-    lines, too."""
+    """Returns `known` with those lines replaced that are not among the present lines, because they may contain
+    forgotten words, and the number of replaced lines."""
     shown = {
         name: tuple(one if one in now else FORGOTTEN for one in getattr(known, name))
         for name in ("preferences", "entities")

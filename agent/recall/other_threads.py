@@ -1,7 +1,8 @@
 """Finds turns of a user's other conversations for the model's context in a new conversation.
 
-They are a message of the user's role beside the memories. A receipt has only the ids of their chunks: an id is a hash
-of day, speaker and words, so it gives the same line again as long as the conversation is there.
+The turns are a separate message with the role of the user, after the memories. A receipt contains only the ids of their
+chunks: an id is a hash of day, speaker and words, so it leads to the same line again as long as the conversation
+exists.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,16 +37,17 @@ NEW_BELOW = 10  # a conversation with fewer turns is new
 MOST_TURNS = 5
 _CANDIDATES = 4 * MOST_TURNS
 
-_Asked = Mapping[tuple[str, int], Message]  # the user's turn that a turn (thread, seq) is or answers
+_Asked = Mapping[tuple[str, int], Message]  # (thread, seq) of a turn → the user's turn that it is or answers
 
 
 async def other_turns(
     conn: Connection, recall: Recall, tenant: str, thread: str, user: str, question: str, now: datetime, secrets: bool
 ) -> list[Found]:
-    """Returns the best turns for a question from the user's other threads: what the user said, and the answers to it.
+    """Returns the best turns for a question from the user's other threads: turns of the user and the answers to them.
 
-    recall: of this search alone. now: on the user's clock. secrets: whether turns with secrets are returned. A turn of
-    which a memory was forgotten is not returned, nor an answer that repeats words of it or of a secret.
+    recall: must be used for this search alone. now: the time on the user's clock. secrets: whether turns with secrets
+    are returned. Turns that were the source of a forgotten memory are left out, and so are answers that repeat words of
+    such a turn or of a turn with a secret.
     """
     here = {thread, *(parent for parent, _ in await parents(conn, tenant, thread))}
     scope, zone = Scope(tenant, user=user), now.tzinfo or UTC
@@ -68,8 +70,8 @@ async def other_turns(
 
 
 def _relevant(recall: Recall, found: Sequence[Recalled]) -> set[str]:
-    """Returns the chunks whose words may answer their part of the question; of the best of a part also its
-    neighbours'."""
+    """Returns the ids of chunks whose words may answer their part of the question; for the best chunk of a part, the
+    words of its neighbours count too."""
     question, relevant, judged = recall.question, set[str](), set[int]()
     for turn in found:
         evidence, is_best = recall.evidence_of_parts[turn.asked - 1], turn.asked not in judged
@@ -98,7 +100,7 @@ def _holds_secret(chunk: Found, asked: _Asked) -> bool:
 
 
 async def _forgotten(conn: Connection, tenant: str, user: str, chunks: Sequence[Found], asked: _Asked) -> set[str]:
-    """Returns the chunks of turns of which a memory was forgotten, and of answers to such turns."""
+    """Returns the ids of chunks of turns that were the source of a forgotten memory, and of answers to such turns."""
     events = {
         chunk.id: {
             *chunk.event_ids,
@@ -113,7 +115,7 @@ async def _forgotten(conn: Connection, tenant: str, user: str, chunks: Sequence[
 def with_turns(
     block: MemoryBlock, chunks: Sequence[Found], counter: TokenCounter, limit: int, known: KnownOfUser
 ) -> MemoryBlock:
-    """Returns the block with as many of these turns as fit beside the memories in `limit` tokens."""
+    """Returns the block with as many of these turns as fit into `limit` tokens together with the memories."""
     left = limit - sum(map(counter.wire, block.messages)) - counter.wire(_wire([]))
     lines, ids = list[str](), list[str]()
     for chunk in chunks:
@@ -132,7 +134,7 @@ def with_turns(
 async def turns_of(
     conn: Connection, tenant: str, user: str, ids: Sequence[str], counter: TokenCounter
 ) -> tuple[tuple[Wire, ...], int]:
-    """Returns the message with these chunks, and how many of them were deleted or forgotten since."""
+    """Returns the message with these chunks, and the number of those that were deleted or forgotten since."""
     chunks = await chunks_of_user(conn, tenant, user, ids)
     gone = await _forgotten(conn, tenant, user, chunks, await _asked(conn, tenant, chunks))
     there = {chunk.id: chunk for chunk in chunks if chunk.id not in gone}

@@ -1,8 +1,8 @@
-"""Makes a person's profile in a few lines: valid memories, grouped by subject, the most important first.
+"""Makes a person's profile of a few lines: valid memories, grouped by subject, the most important first.
 
-No model writes a line: each is one memory, and names the words of the user and the turn that it comes from. The same
-memories give the same profile, so that it can be asked for as of any moment. What a model wrote from the lines
-(profile_text.py) comes with it while all that it says still holds.
+No line is written by a model: each is a memory, and refers to the words of the user and the turn that it comes from.
+The same memories lead to the same profile, so that it can be requested as of any moment. The text that a model wrote
+from the lines (profile_text.py) is included while all memories that it states are valid.
 """
 
 from collections.abc import Sequence
@@ -89,8 +89,8 @@ async def profile(
     max_tokens: int = TOKENS,
     for_model: bool = False,
 ) -> Profile:
-    """Returns a person's profile now, or as known at a moment. max_tokens: of the text, by the configured model's
-    count. for_model: returns an empty profile if the user wants no memories in prompts.
+    """Returns a person's profile now, or as known at the moment `as_of`. max_tokens: limit of the text, counted as for
+    the configured model. for_model: return an empty profile if the user does not allow memories in prompts.
 
     Raises InvalidToken, InvalidMemory for a limit that is too small or too large.
     """
@@ -109,8 +109,8 @@ async def profile(
 def made_of(
     memories: Sequence[MemoryView], counter: TokenCounter, user: str, as_of: datetime | None, max_tokens: int
 ) -> Profile:
-    """Returns a profile made from these memories. The most important that fit are in it; within a group the order is
-    that of importance too."""
+    """Returns a profile of these memories. It contains the most important ones that fit, in each group the most
+    important first."""
     by_importance = sorted(
         memories,
         key=lambda memory: (

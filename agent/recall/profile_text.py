@@ -1,8 +1,9 @@
-"""Writes who a user is with a language model, from the lines of the profile alone.
+"""Writes a description of a user by a language model, from the lines of the profile alone.
 
-Input: the profile. Output: a profile_written event once UPDATE_AFTER lines have changed since the last text, or once
-something that it says no longer holds. Each sentence names the lines that it says; one that names none, or that says
-more than they do (a name, a number, a date, a negation, other words), is dropped. Without a sentence there is no text.
+Input: the profile. Output: a profile_written event, when UPDATE_AFTER lines have changed since the last text, or when a
+memory that the text states is no longer valid. Each sentence names the lines that it is based on. A sentence is dropped
+if it names no line, or says more than its lines (a name, a number, a date, a negation, other words). If no sentence is
+left, there is no text.
 """
 
 from collections.abc import Sequence
@@ -31,7 +32,7 @@ from turnlog.projectors.models.memories.profile_texts import profile_text
 
 NAME = "profiles"
 NAMESPACE = UUID("0b1f6d5e-57a5-4f0c-9e5b-6a3f1f0f4c52")
-MAX_TOKENS, MAX_CHARS = 1_000, 300  # of an answer; of a sentence
+MAX_TOKENS, MAX_CHARS = 1_000, 300  # limits of an answer and of a sentence
 PROMPT = (
     "You write who a user is, from numbered lines of what is remembered of them: three to eight plain sentences that "
     "join what belongs together, the most important first. Use the lines' own words; between them only small words. "
@@ -58,7 +59,7 @@ class _Answer(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class CheckedSentences:
-    """What holds of a model's answer: sentences, and for each the ids of the memories that it says."""
+    """The accepted part of a model's answer: its sentences, and for each the ids of the memories that it states."""
 
     sentences: list[str]
     memories: list[list[str]]
@@ -66,8 +67,8 @@ class CheckedSentences:
 
 
 def checked(lines: Sequence[ProfileLine], answer: str) -> dict[str, tuple[UUID, ...]]:
-    """Returns the sentences of a model's answer that say only what the lines say which they name, each with the
-    memories of these. Pure."""
+    """Returns those sentences of a model's answer that say no more than the lines that they name, each with the
+    memories of these lines. Pure."""
     try:
         said = _Answer.model_validate(json_value(answer)).sentences
     except ValidationError:
@@ -86,7 +87,7 @@ def checked(lines: Sequence[ProfileLine], answer: str) -> dict[str, tuple[UUID, 
 async def write_profile_text(
     runtime: Runtime, writer: MemoryWriter, chat: ChatModel, ledger: Ledger, place: Place
 ) -> None:
-    """Writes the text of a user where it is due. Raises RetryLater, MemoriesParked."""
+    """Writes the text of a user if it is due. Raises RetryLater, MemoriesParked."""
     told = await profile(runtime, place.tenant, place.user, for_model=True)
     lines = [line for group in told.groups for line in group.lines]
     owner = Owner(place.tenant, place.thread, place.user)
@@ -111,7 +112,7 @@ async def write_profile_text(
             estimate = sum(map(counter_for(chat.model).text, parts))
             answer = await once(conn, ledger, owner, key, estimate, ask)
         except ModelError as error:
-            if not isinstance(error, BreakerOpen):  # then no call was made
+            if not isinstance(error, BreakerOpen):  # no call was made if the breaker is open
                 await writer.append(place, [_failure(place, chat, error)])
             seconds = MODEL_REFUSES_S if isinstance(error, ModelRefused) else error.retry_after_s or MODEL_DOWN_S
             raise RetryLater(seconds, str(error)) from error
@@ -119,7 +120,7 @@ async def write_profile_text(
     cause = f"{place.tenant}/{place.thread}/{key.hex()}/after {before.seq if before else 0}"
 
     async def decide(rows: Rows) -> Decided[None]:
-        """Decides on the memories as they are now: one may have ended or been forgotten meanwhile."""
+        """Decides from the present memories, because one may have ended or been forgotten meanwhile."""
         event_id = uuid5(NAMESPACE, f"{cause}@{await rows.removed_at()}")
         usage_id = uuid5(event_id, f"usage/{usage.latency_ms}")
         stored = await rows.stored([event_id, usage_id])
@@ -133,13 +134,13 @@ async def write_profile_text(
         return Decided(events, None)
 
     await writer.write(place, decide)
-    if said.sentences:  # the log has them now; a copy in the cache would outlive a later forget
+    if said.sentences:  # the log has them now; a copy in the cache would survive if a memory is forgotten later
         async with runtime.pool.connection() as conn:
             await forget_answers(conn, [key])
 
 
 def _is_due(told: Profile, lines: Sequence[ProfileLine], before: Sequence[UUID]) -> bool:
-    """Returns whether enough has changed since a text was made of the memories `before`."""
+    """Returns whether enough has changed since a text was made from the memories `before`."""
     changed = {line.memory for line in lines} ^ set(before)
     return len(changed) >= UPDATE_AFTER or bool(before and told.written is None)
 
@@ -169,7 +170,7 @@ def _written(
 
 
 def _failure(place: Place, chat: ChatModel, error: ModelError) -> tuple[UUID, UsageMetered]:
-    """Returns the event of a failed call, one per cause and day."""
+    """Returns the event of a failed call, with the same id for one cause and day."""
     data = failed_usage(chat, "summary", NAME, error)
     cause = f"failure/{place.tenant}/{place.thread}/{chat.model}/{error.code}/{utc_now():%Y-%m-%d}"
     return uuid5(NAMESPACE, cause), data

@@ -1,8 +1,8 @@
-"""Reads a question: its parts, its kind, the times that it names, and whose words it asks for. Pure.
+"""Analyses a question: its parts, its kind, the times that it names, and whose words it asks for. Pure.
 
-A part is what one search looks for. "Where is my flat? Also, who is my landlord?" has two, "How many days were there
-between A and B?" the two events. Of a question that asks for an order or a summary only the topic is looked for: "list
-the order in which I brought up" says what to do with the turns, not what is in them.
+Each part is searched for separately. "Where is my flat? Also, who is my landlord?" has two parts; the parts of "How
+many days were there between A and B?" are the two events. If a question asks for an order or a summary, only its topic
+is searched for, because "list the order in which I brought up" says what to do with the turns, not what they contain.
 """
 
 import re
@@ -18,7 +18,7 @@ Kind = Literal["fact", "order", "summary"]
 WordsOf = Literal["people", "user", "anyone"]
 
 MOST_PARTS = 3  # each is a separate search with its share of the k turns
-MAX_CHARS = 2_000  # a longer text is searched without being read
+MAX_CHARS = 2_000  # a longer text is searched for without being analysed
 
 _WH = "what|where|who|whom|whose|when|which|why|how"
 _ASKS = re.compile(
@@ -42,14 +42,14 @@ _REFERS_BACK = re.compile(
 )
 _NAME = re.compile(r"(?<=[a-z] )[A-Z][a-z]+")
 _SURELY_A_MONTH = re.compile(r"\b(?:in|during|early|late|mid)[\s-]+$", re.IGNORECASE)
-# The question follows such words; the text before them was thinking aloud.
+# The question follows these words; the text before them was thinking aloud.
 _MEANT = re.compile(
     r".*(?:(?:真正|其实|实际上?|本来)[^。？！]{0,4}(?:想|问题)[^。？！，：]{0,8}[，：:]|我想问(?:的是|一下)?[，：:]"
     r"|\b(?:what I (?:really|actually|meant|want)|my (?:real|actual) question)\b[^.?!:,]{0,20}[:,])\s*",
     re.IGNORECASE | re.DOTALL,
 )
 
-# Two events: how far apart they are, or which came first.
+# Questions about two events: how far apart they are, or which came first.
 _EVENT = r"(?:when|the|my|our|your|his|her|their|\w+ing)\b"
 _BETWEEN = re.compile(
     rf"\bhow (?:many|much|long)\b.{{0,80}}?\bbetween\s+(?:(?P<a>.+?),?\s+and\s+(?P<b>when\b.+)"
@@ -113,7 +113,8 @@ class Part:
 
     @property
     def undated(self) -> str:
-        """Returns the text without the times that it names: "last week" is when something was said, not what."""
+        """Returns the text without the times that it names, because "last week" tells when something was said, not its
+        content."""
         text, end = self.text, len(self.text)
         for one in sorted(self.dates, key=lambda date: -date.start):
             if one.start + len(one.text) <= end:
@@ -123,11 +124,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question as it was read. parts: 1 to MOST_PARTS, in their order in the text.
+    """The analysis of a question. parts: 1 to MOST_PARTS, in the order of the text.
 
-    kind: `order` and `summary` are about many turns. words_of: `user` for the order in which "I brought up"
-    things, `anyone` where the assistant's words count as much as people's: they are asked for ("What did you
-    recommend?"), or a summary needs both sides. asks: False for words that ask nothing, as of a statement.
+    kind: `order` and `summary` are about many turns. words_of: `user` for the order in which "I brought up" things;
+    `anyone` if the assistant's words count as much as people's, because the question asks for them ("What did you
+    recommend?") or for a summary, which needs both sides. asks: False for a text that is not a question.
     """
 
     parts: tuple[Part, ...]
@@ -137,9 +138,10 @@ class Question:
 
 
 def read_question(text: str, now: datetime | None = None, zone: tzinfo = UTC, names: Collection[str] = ()) -> Question:
-    """Reads a question in English or Chinese, asked at `now` (aware) by somebody in `zone`; without it no dates.
+    """Returns the analysis of a question in English or Chinese. now, zone: when (aware) and in which time zone it was
+    asked; without `now`, dates are not recognised.
 
-    names: search terms of the speakers' names; "after April" is then no month where April is a person.
+    names: search terms of the speakers' names; "after April" is not a date if April is a person.
     """
     kind = _kind(text)
     parts = [text] if len(text) > MAX_CHARS else _parts(text, kind)
@@ -169,7 +171,7 @@ def _dates(part: str, now: datetime | None, zone: tzinfo, names: Collection[str]
 
 
 def _is_name(found: Dated, part: str, names: Collection[str]) -> bool:
-    """Returns whether "after April" means a person: "in April" does not."""
+    """Returns whether a date such as "April" in "after April" is the name of a person; in "in April" it is not."""
     word = terms(found.text) if found.text.isalpha() else []
     return len(word) == 1 and word[0] in names and not _SURELY_A_MONTH.search(part[: found.start])
 
@@ -184,8 +186,8 @@ def _parts(text: str, kind: Kind) -> list[str]:
 
 
 def _questions(text: str) -> list[str]:
-    """Returns the questions of a text. A sentence that does not ask stays with the question after it, and a question
-    that refers back to another stays with that."""
+    """Returns the questions of a text. A sentence that is not a question stays with the question after it, and a
+    question that refers back to another stays with that one."""
     found: list[tuple[int, int]] = []
     waiting: int | None = None
     for first, end in _pieces(text):
@@ -210,7 +212,7 @@ def _pieces(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _between(cut: re.Pattern[str], text: str, first: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yields the spans between the matches, without blanks."""
+    """Yields the spans between the matches, without blank spans."""
     for match in cut.finditer(text, first, end):
         if text[first : match.start()].strip():
             yield first, match.start()
@@ -231,6 +233,7 @@ def _events(question: str) -> list[str]:
 
 
 def _topic(text: str) -> str:
-    """Returns the topic of a question for an order or a summary; without one, the whole question."""
+    """Returns the topic of a question that asks for an order or a summary; the complete question if there is no
+    topic."""
     topic = _LOOSE.sub("", " ".join(_FRAME.sub(" ", text).split()))
     return topic if terms(topic) else text

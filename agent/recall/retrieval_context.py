@@ -1,6 +1,6 @@
-"""The retrieval context of a user's message: memories, preferences, entities and their numbers in one value.
+"""Retrieves the memories, preferences and entities that a model should know for a user's message.
 
-memory_block.py makes it a message to the model; the turns come from the tiers.
+memory_block.py turns them into a message to the model; the turns of the conversation come from the tiers.
 
 A caller that uses the memories records the access with `Memories.accessed` afterwards.
 """
@@ -27,15 +27,15 @@ from turnlog.projectors.models.memories.lookup import (
 from turnlog.projectors.models.memories.memory_candidates import MemoryScope
 
 NONE = Preferences()
-EVERYTHING = 100  # memories for a question for all of them
+EVERYTHING = 100  # most memories in the answer to a question for all of them
 
 
 @dataclass(frozen=True, slots=True)
 class RetrievalContext:
-    """Everything that was retrieved for a message. memories: best first, each with `explain()`. always: others that go
-    to a model whatever is asked: all where the user has no more than top_k, else those on health. entities: named in
-    the message or in the memories, most mentioned first. message_count: turns of the conversation. degraded: why
-    vectors were not used, or None."""
+    """Everything that was retrieved for a message. memories: best first, each with `explain()`. always: further
+    memories that a model gets with any question: all memories if the user has at most top_k, otherwise those about
+    health. entities: entities named in the message or in the memories, most mentioned first. message_count: number of
+    turns in the conversation. degraded: why vectors were not used, or None."""
 
     memories: tuple[RecalledMemory, ...] = ()
     always: tuple[StoredMemory, ...] = ()
@@ -46,7 +46,7 @@ class RetrievalContext:
 
     @property
     def shown(self) -> list[StoredMemory]:
-        """Returns what a model gets: the best passages, then those it must not overlook."""
+        """Returns the memories that a model gets: the most relevant ones, then those that it must always know."""
         return [*(one.memory for one in self.memories), *self.always]
 
 
@@ -60,7 +60,7 @@ async def retrieval_context(
     message_count: int = 0,
     top_k: int = TOP_K,
 ) -> RetrievalContext:
-    """Returns what a model should know of a user for a message. message_count: turns of the conversation.
+    """Returns what a model should know about a user for a message. message_count: number of turns in the conversation.
 
     A user who set enable_memory to False gets the preferences set by hand and nothing else. Raises InvalidToken.
     """
@@ -83,7 +83,7 @@ async def retrieval_context(
 
 
 def entity_line(entity: Mapping[str, Any]) -> str:
-    """Returns an entity as a line for a model: type and name, then what is known of it."""
+    """Returns an entity as a line for a model: its type and name, then its description, attributes and relations."""
     known = [entity["description"]] if entity["description"] else []
     known += [f"{name} {_value(value)}" for name, value in entity["attributes"].items()]
     known += [f"{one['type']} {one['target']}" for one in entity["relations"]]

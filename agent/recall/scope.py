@@ -1,4 +1,5 @@
-"""The search index of a scope: arrays of its chunks on which ranking works. It grows by what is new in the scope."""
+"""Implements the search index of a scope: arrays of its chunks, which the ranking uses. New chunks of the scope are
+added to it."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,7 +16,7 @@ from turnlog.events.personal_data_caches import caches_words
 from turnlog.projectors.models.chunks.chunking import day
 from turnlog.projectors.models.terms import terms as to_terms
 
-# Begins with a character class, because that is searched many times faster than alternatives.
+# The pattern begins with a character class, because that is many times faster than alternatives.
 _DETAIL = re.compile(r"[\dA-Z\"“”《》「」](?:(?<![A-Z])|(?<=[a-z,] [A-Z])(?=[a-z]))")
 
 
@@ -24,23 +25,24 @@ def asks(text: str) -> bool:
 
 
 def tells_detail(text: str) -> bool:
-    """Returns whether the text has a number, a name within a sentence, or a quotation."""
+    """Returns whether the text contains a number, a name within a sentence, or a quotation."""
     return _DETAIL.search(text) is not None
 
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 
-REACH = 3  # turns before and after that count as context
-ASSISTANT = "assistant"  # the role of its turns, whatever its name
-PAUSE = timedelta(hours=1)  # between two sessions
+REACH = 3  # number of turns before and after a turn that count as context
+ASSISTANT = "assistant"  # the role of the assistant's turns, regardless of its name
+PAUSE = timedelta(hours=1)  # the shortest pause between two sessions
 
 
 @dataclass(frozen=True, slots=True)
 class Postings:
-    """Postings of terms and chunks, as parallel arrays in any order; repeated terms of a chunk are repeated.
+    """The postings of terms and chunks, as parallel arrays in any order; a term that a chunk repeats is repeated.
 
-    numbers: of the terms; shared by all indexes that grew from one, so it may have terms that are not here.
+    numbers: the number of each term; shared by all indexes that grew from one index, so it may contain terms that are
+    not in this one.
     """
 
     numbers: dict[str, int]
@@ -61,12 +63,12 @@ class Postings:
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """Columns of n chunks that ranking needs of each chunk by itself.
+    """Columns of n chunks: the values of each chunk that the ranking needs.
 
-    lengths: in terms. asks, details, assistant: 1 for chunks that ask, that have a detail, that the assistant said.
-    times: in seconds (Unix). speaker: its number. said, dates, speakers: terms of the text, of the date and of the
-    speaker's name. names: all terms of speakers' names. vectors: (n, dimensions), rows of length 1, or 0 where
-    `embedded` is False; None without any.
+    lengths: number of terms. asks, details, assistant: 1 for chunks that ask, that contain a detail, that the assistant
+    said. times: Unix time in seconds. speaker: number of the speaker. said, dates, speakers: terms of the text, of the
+    date and of the speaker's name. names: all terms of speakers' names. vectors: (n, dimensions), rows of length 1, or
+    0 where `embedded` is False; None if there are no vectors.
     """
 
     lengths: Floats
@@ -97,9 +99,9 @@ class Chunks:
     ) -> "Chunks":
         """Returns the chunks of parallel columns, sorted by (thread, seq, piece).
 
-        terms: of the text, repeats kept (`Chunk.terms`). roles: None when the assistant has no name of its own.
-        vectors: (n, dimensions), NaN where there is none. words: the only terms that will be queried; all when None.
-        numbers: of terms, those of the index that is to grow by these chunks.
+        terms: terms of the texts with repetitions (`Chunk.terms`). roles: None if the assistant has no separate name.
+        vectors: (n, dimensions), NaN for chunks without a vector. words: the only terms that will be queried; None
+        means all. numbers: the term numbers of the index to which the chunks will be added.
         """
         numbers = {} if numbers is None else numbers
         wanted = None if words is None else frozenset(words)
@@ -132,8 +134,8 @@ class Chunks:
         return None if self.vectors is None else Space.of(self.vectors[self.embedded])
 
     def joined(self, more: Sequence["Chunks"], order: NDArray[np.intp]) -> "Chunks":
-        """Returns these chunks and more in an order, which names each by its number among all of them; those that it
-        does not name are left out."""
+        """Returns these chunks and `more` in a new order. order: numbers of chunks among all of them, these chunks
+        first; chunks that it does not name are left out."""
         parts = [self, *more]
         starts = np.cumsum([0, *(len(part.lengths) for part in parts[:-1])])
         place = np.full(sum(len(part.lengths) for part in parts), -1, dtype=np.int32)
@@ -156,12 +158,12 @@ class Chunks:
 
 @dataclass(frozen=True, slots=True)
 class ScopeStatistics:
-    """Statistics of all chunks of a scope, exact or from a random sample.
+    """Statistics of all chunks of a scope, exact or estimated from a random sample.
 
-    size: number of chunks. length: mean number of terms of what people say, for BM25: beside the mean of all, half of
-    which are long answers of an assistant, these would hardly be long. Of all chunks where only an assistant speaks.
-    frequency: of a sample, term → number of chunks with it (a term that is missing counts as 1). Empty where the index
-    has all chunks, and counts them.
+    size: number of chunks. length: mean number of terms in the chunks of people, for BM25, or in all chunks if only an
+    assistant speaks. The mean of all chunks, half of which are long answers of an assistant, would be too high for them
+    to count as long. frequency: term → number of chunks with it, estimated from a sample (a missing term counts as 1).
+    Empty if the index has all chunks and can count them.
     """
 
     size: int
@@ -204,9 +206,9 @@ class ScopeIndex(Chunks):
     ) -> "ScopeIndex":
         """Returns the index of chunks.
 
-        threads: of each chunk, None for one thread. statistics: of the scope, when these are a selection of it.
-        positions: the row number of each chunk in its thread, the first one's 1; needed only when chunks in between
-        were not loaded.
+        threads: the thread of each chunk; None if there is only one thread. statistics: those of the scope, if the
+        chunks are a selection of it. positions: the number of each chunk in its thread, from 1; needed only if chunks
+        in between are not loaded.
         """
         count = len(chunks.lengths)
         thread_of, place = _places(count, threads, positions)
@@ -225,19 +227,19 @@ class ScopeIndex(Chunks):
         )
 
     def frequency(self, word: str) -> int:
-        """Returns in how many chunks of the scope a word is, in the text or the date; at least 1."""
+        """Returns the number of chunks in the scope that contain a word in the text or the date; at least 1."""
         if self.statistics.frequency:
             return self.statistics.frequency.get(word, 1)
         return max(int(np.count_nonzero(self.with_word(word))), 1)
 
     def with_word(self, word: str) -> NDArray[np.bool_]:
-        """Returns (n,) whether a chunk has the word, in the text or the date."""
+        """Returns a mask (n,) of the chunks that contain the word in the text or the date."""
         has = np.zeros(self.count, dtype=np.bool_)
         has[self.said.with_term(word)] = has[self.dates.with_term(word)] = True
         return has
 
     def of_size(self, size: int) -> ScopeStatistics:
-        """Returns the statistics of a scope of `size` chunks of which these are a random sample."""
+        """Returns the statistics of a scope with `size` chunks, of which these chunks are a random sample."""
         both, count = (self.said, self.dates), max(self.count, 1)
         terms, chunks = (
             np.concatenate(parts) for parts in zip(*((one.terms, one.chunks) for one in both), strict=True)
@@ -251,7 +253,8 @@ class ScopeIndex(Chunks):
 
 
 def _kinds_of_talk(thread_of: Ints, speaker: Ints, assistant: Floats) -> tuple[Floats, Floats]:
-    """Returns 1 for chunks of threads with one speaker, and of threads without an assistant."""
+    """Returns two arrays: 1 for chunks of threads with one speaker, and 1 for chunks of threads without an
+    assistant."""
     speaks = np.unique(thread_of.astype(np.int64) << 32 | speaker)
     alone = np.bincount(speaks >> 32)[thread_of] == 1
     people = ~np.isin(thread_of, thread_of[assistant > 0])
@@ -267,7 +270,7 @@ caches_words(_label_terms.cache_clear)
 
 
 def _places(count: int, threads: Sequence[str] | None, positions: Sequence[int] | None) -> tuple[Ints, Ints]:
-    """Returns the number of each chunk's thread, and the chunk's number in it."""
+    """Returns, for each chunk, the number of its thread and its position in the thread."""
     numbers = {thread: number for number, thread in enumerate(dict.fromkeys(threads or ()))}
     thread_of = np.array([numbers[t] for t in threads] if threads else [0] * count, dtype=np.int32)
     if positions is not None:
@@ -285,8 +288,8 @@ def _distances(thread_of: Ints, place: Ints) -> tuple[Ints, ...]:
 
 
 def _sessions(seconds: NDArray[np.float64], thread_of: Ints, place: Ints) -> tuple[Floats, Ints]:
-    """Returns 1 for the first turn after a pause if another follows, and the session's number. Chunks whose neighbours
-    were not loaded get 0."""
+    """Returns two arrays: 1 for the first turn after a pause if another turn follows soon, and the number of the
+    session. Chunks whose neighbours are not loaded get 0 in the first."""
     follows = (np.diff(place, prepend=-1) == 1) & (np.diff(thread_of, prepend=-1) == 0)
     paused = np.diff(seconds, prepend=0) >= PAUSE.total_seconds()
     opens = follows & paused & np.append(follows & ~paused, False)[1:]
@@ -308,8 +311,8 @@ def _unit_rows(vectors: NDArray[np.floating] | None, count: int) -> tuple[Floats
 
 
 def _joined_vectors(parts: Sequence[Floats | None], places: Sequence[Ints], count: int) -> Floats | None:
-    """Returns `count` rows: those of each part at their places, and 0 for parts without vectors. A place of -1 leaves a
-    row out."""
+    """Returns `count` rows: the rows of each part at the positions in `places`, and 0 for parts without vectors. Rows
+    with the position -1 are left out."""
     width = next((part.shape[1] for part in parts if part is not None), None)
     if width is None:
         return None

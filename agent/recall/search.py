@@ -1,6 +1,6 @@
 """Searches the database for turns: scope → chunks → ranked turns.
 
-A small scope is loaded whole and cached until it changes; of a large one a sample is cached (large.py).
+A small scope is loaded completely and cached until it changes; for a large scope, a sample is cached (large.py).
 """
 
 import asyncio
@@ -29,13 +29,13 @@ from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.chunking import day
 from turnlog.projectors.models.chunks.lookup import WHOLE_SCOPE_UP_TO, Scope, Stamp, with_parents
 
-EMBEDDING_PATIENCE_S = 5.0  # after this time the search uses only words, so that a hanging server stops nobody
-CACHED_ROWS = 64_000  # rows of small scopes; 100 MB at 384 dimensions
+EMBEDDING_PATIENCE_S = 5.0  # after this time the search uses only words, so that a hanging server does not block it
+CACHED_ROWS = 64_000  # rows of small scopes in memory; 100 MB at 384 dimensions
 CACHED_SAMPLES = 16
 
 
 class TurnReranker(Protocol):
-    """Reranks the turns of a search. candidates: how many turns it gets."""
+    """Reranks the turns of a search. candidates: the number of turns to rerank."""
 
     @property
     def candidates(self) -> int: ...
@@ -51,12 +51,12 @@ class QueryEmbedder(Protocol):
 
 
 class Recall:
-    """Finds turns. Without an embedder, or when it fails: keyword search; `degraded` then has the reason. A
-    reranker orders what was found; when it fails or is slow, the order stays, and `degraded` says that too.
+    """Finds turns. Without an embedder, or if it fails, the search uses keywords only, and `degraded` has the reason. A
+    reranker orders the result; if it fails or is slow, the order stays, and `degraded` says so.
 
-    asker: as of a ChatRequest. question: how the last search read its query. evidence: what there is for an answer to
-    it, to its best part; None where that cannot be judged, as for an order or a summary. evidence_of_parts: for each
-    part, also of those.
+    asker: as in a ChatRequest. question: the analysis of the last query. evidence: the evidence for an answer to its
+    best part; None if it cannot be judged, as for an order or a summary. evidence_of_parts: the evidence for each part,
+    also for an order or a summary.
     """
 
     def __init__(self, embedder: QueryEmbedder | None, reranker: TurnReranker | None = None) -> None:
@@ -85,11 +85,11 @@ class Recall:
         zone: tzinfo = UTC,
         without: Collection[str] = (),
     ) -> list[Recalled]:
-        """Returns the k most relevant turns, best first. before_seq: turns from it on are excluded, as still in the
-        window. without: threads whose turns are excluded.
+        """Returns the k most relevant turns, best first. before_seq: turns from this sequence on are excluded, because
+        they are still in the window. without: threads whose turns are excluded.
 
-        Of a question of several parts the best turns for each come in turn. now, zone: when and where it was asked;
-        without `now` the times that it names count only as words.
+        For a question with several parts, the best turns for the parts alternate. now, zone: when and in which time
+        zone it was asked; without `now`, the times that it names count only as words.
         """
         scope = await with_parents(conn, scope)
         chunks = await self._chunks_of(conn, scope, before_seq)
@@ -115,7 +115,7 @@ class Recall:
         return self._embedder.model if self._embedder else None
 
     async def _chunks_of(self, conn: Connection, scope: Scope, before_seq: int | None) -> ScopeSample | LoadedScope:
-        """Returns the sample of a large scope, or all chunks of a small one. A scope with a cached sample is not
+        """Returns the sample of a large scope, or all chunks of a small scope. A scope with a cached sample is not
         counted again."""
         if scope not in self._samples and (loaded := await self._loaded(conn, scope, before_seq)):
             return loaded
@@ -149,7 +149,7 @@ class Recall:
         return await best_turns(conn, scope, queries, question, chunks, k, before_seq, without)
 
     async def _with_vectors(self, queries: list[Query], state: ScopeSample | Stamp) -> list[Query]:
-        """Returns all queries with vectors, or all without, because scores with and without a vector cannot be
+        """Returns all queries with vectors or all without vectors, because scores with and without a vector cannot be
         compared."""
         self.degraded = None
         if self._embedder is None or not state.chunks:
@@ -167,7 +167,8 @@ class Recall:
         return queries
 
     async def _reranked(self, parts: Sequence[str], found: list[list[Recalled]]) -> list[list[Recalled]]:
-        """Returns each part's turns in the order of the reranker's scores; unchanged if it fails for one part."""
+        """Returns the turns of each part in the order of the reranker's scores; unchanged if the reranker fails for any
+        part."""
         reranker = self._reranker
         if reranker is None:
             return found
@@ -193,15 +194,15 @@ def _by_score(turns: Sequence[Recalled], scores: Sequence[float]) -> list[Recall
 
 
 def _evidence(question: Question, found: Sequence[BestTurns]) -> Evidence | None:
-    """Returns the evidence for the part that is answered best. An order or a summary is made of many turns: no single
-    one has to answer."""
+    """Returns the evidence for the part that is answered best; None for an order or a summary, which no single turn has
+    to answer."""
     if question.kind != "fact":
         return None
     return max((one.evidence for one in found if one.evidence), key=lambda one: one.confidence, default=None)
 
 
 def _in_turn(found: Sequence[Sequence[Recalled]], k: int) -> list[Recalled]:
-    """Returns the best turn of each part, then the second best of each; each turn comes once."""
+    """Returns the best turn of each part, then the second best of each, and so on; each turn is listed once."""
     turns: dict[tuple[str, int], Recalled] = {}
     for best in zip_longest(*found):
         for part, one in enumerate(best, 1):

@@ -1,4 +1,4 @@
-"""Reads the memories about a user now, without a copy that needs refreshing (docs/decisions/0023)."""
+"""Reads the present memories about a user directly, without a copy that must be refreshed (docs/decisions/0023)."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,8 +15,8 @@ MOST = 20
 
 @dataclass(frozen=True, slots=True)
 class UserContext:
-    """A user's preferences, memories, entities and last conversation. memories: those with the highest score. entities:
-    those most mentioned. active: the conversation that was active last, None without one."""
+    """A user's preferences, memories, entities and last conversation. memories: those with the highest scores.
+    entities: those mentioned most. active: the conversation that was active last; None if there is none."""
 
     preferences: UserPreferences
     memories: list[MemoryView]

@@ -1,1 +1,1 @@
-"""Decides on candidate memories (new, repeated, in conflict) and scores them."""
+"""Decides whether candidate memories are new, repeated or in conflict, and scores memories."""

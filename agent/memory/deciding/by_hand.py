@@ -1,4 +1,4 @@
-"""Memories that a person writes: validation, and the event ids of a call to remember. Raises InvalidMemory."""
+"""Validates memories that a person writes, and derives the event ids of a call to remember. Raises InvalidMemory."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -20,11 +20,11 @@ _EXTRA = uuid5(NAMESPACE_URL, "turnlog/memory-events")
 
 @dataclass(frozen=True, slots=True)
 class EventIds:
-    """Derives ids of events from candidates. removed: sequence of the thread's last removal, if events before it have
-    the same ids; else 0.
+    """Derives the ids of events from candidates. removed: sequence of the thread's last removal if events before it
+    have the same ids; otherwise 0.
 
-    Tenant and thread are part of every id: a shadow thread has other events than the user's own, and two tenants may
-    use the same candidate id.
+    Each id depends on tenant and thread: the events of a shadow thread must differ from those of the user's own thread,
+    and two tenants may use the same candidate id.
     """
 
     place: Place
@@ -47,10 +47,10 @@ class EventIds:
 async def event_ids(
     rows: Rows, candidates: Sequence[Memory], extra: Sequence[EventData]
 ) -> tuple[EventIds, Mapping[UUID, int]]:
-    """Returns the event ids of a call, and the sequences of those that are stored already.
+    """Returns the event ids of a call, and the sequences of the events that are stored already.
 
-    A memory thread that was removed (a dropped shadow, for example) may be filled again with the same candidates. An id
-    from before the removal would be ignored as a duplicate, so the ids after it are different.
+    A memory thread that was removed (a dropped shadow, for example) may be filled again with the same candidates. An
+    event with an id from before the removal would be ignored as a duplicate, so ids after the removal are different.
     """
     ids = EventIds(rows.place)
     done = await _stored(rows, ids, candidates, extra)
@@ -97,7 +97,8 @@ def handmade_memory(id_: UUID, content: str, kind: MemoryKind, at: datetime, fie
 
 
 def checked_metadata(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the object as JSON gives it back. Raises InvalidMemory if it is not a JSON object, or too large."""
+    """Returns the metadata as it reads after encoding and decoding as JSON. Raises InvalidMemory if it is not a JSON
+    object, or too large."""
     try:
         text = json.dumps(storable(given), ensure_ascii=False, allow_nan=False)
         size, found = len(text.encode()), json.loads(text)

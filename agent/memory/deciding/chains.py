@@ -1,7 +1,8 @@
-"""Validity intervals of memories that contradict each other. Pure: memories in, an interval for each out.
+"""Computes the validity intervals of memories that contradict each other. Pure: takes memories, returns an interval for
+each.
 
-The intervals follow from the memories alone, not from the order of arrival. Time is when something was said, not when
-it arrived.
+The intervals depend on the memories alone, not on the order in which they arrived. Times are those of the statements,
+not of their arrival.
 """
 
 import re
@@ -18,10 +19,10 @@ from turnlog.projectors.models.terms import has_words
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A memory in a chain. begin: when it was first said. said: all times when it was said, ascending.
+    """A memory in a chain. begin: the time when it was first said. said: all times when it was said, ascending.
 
-    ends: its end independent of the chain (its time to live, or a former successor). edit: the user replaced another
-    memory by it, which no strategy undoes. present: the interval of its row, None for a new memory.
+    ends: its end regardless of the chain (its time to live, or a former successor). edit: the user replaced another
+    memory by this one, which no strategy undoes. present: the interval of its row; None for a new memory.
     """
 
     id: UUID
@@ -36,7 +37,7 @@ class Link:
         return self.ends is not None and self.ends <= at
 
 
-Wins = Callable[[Link, Link], bool]  # (later, holder): whether the later one is valid from then on
+Wins = Callable[[Link, Link], bool]  # (later, holder) → True if the later memory ends the holder
 
 
 _DENIAL = re.compile(r"\((?P<kind>not|left|ends) (?P<what>.+)\)")
@@ -53,8 +54,8 @@ def only_ends(value: str | None) -> bool:
 
 
 def latest(later: Link, holder: Link) -> bool:
-    """Returns whether the later claim ends the holder. A denial, "(not turin)", ends only what it denies, or another
-    denial; "(not *)" denies any value."""
+    """Returns whether the later claim ends the holder. A denial such as "(not turin)" ends only the value that it
+    denies, or another denial; "(not *)" denies any value."""
     denied = _DENIAL.fullmatch(later.value)
     if denied is None or is_denial(holder) or denied["what"] == "*":
         return True
@@ -76,8 +77,8 @@ def link_of(memory: Memory) -> Link:
 
 
 def links_of(rows: Sequence[StoredMemory]) -> list[Link]:
-    """Returns the links of rows, without pending, forgotten and reverted ones and those with an empty interval of their
-    own."""
+    """Returns the links of rows. Pending, forgotten and reverted rows are left out, and rows that ended as soon as they
+    began."""
     counting = [
         row
         for row in rows
@@ -107,7 +108,7 @@ def _held(row: StoredMemory, value: str, after: str | None, edit: bool) -> Link:
 
 
 def _sayings(row: StoredMemory, value: str, after: str | None) -> tuple[datetime, ...]:
-    """Returns the times when it was said before its successor; repetitions after the successor are a separate
+    """Returns the times when the memory was said before its successor; repetitions after the successor are a separate
     memory."""
     said = {source.said_at for source in row.sources} | {row.valid_from}
     if row.valid_to is None:
@@ -121,7 +122,7 @@ def in_order(links: Iterable[Link]) -> list[Link]:
 
 
 def layout(links: Iterable[Link], wins: Wins) -> dict[UUID, Interval]:
-    """Returns the interval of each memory: it ends where the next memory wins; a memory that never wins has an empty
+    """Returns the interval of each memory. It ends when a later memory wins; a memory that never wins has an empty
     interval."""
     found: dict[UUID, Interval] = {}
     holder: Link | None = None
@@ -138,7 +139,8 @@ def layout(links: Iterable[Link], wins: Wins) -> dict[UUID, Interval]:
 
 
 def run_out(holder: Link | None) -> dict[UUID, Interval]:
-    """Returns the interval of a memory without successor: as stored, or open (the daily job applies times to live)."""
+    """Returns the interval of a memory without a successor: the stored one, or an open one (the daily job applies times
+    to live)."""
     if holder is None:
         return {}
     kept = holder.present is not None and holder.present.valid_to is not None and holder.ends == holder.present.valid_to
@@ -150,13 +152,13 @@ def closed(memory_id: UUID, at: datetime, by: UUID | None, reason: EndReason) ->
 
 
 def lasts_as_long(kept: datetime | None, lost: datetime | None) -> bool:
-    """Compares two expires_at: returns whether keeping the first memory loses nothing that the second would still
-    say."""
+    """Returns whether a memory with expires_at `kept` stays at least as long as one with expires_at `lost`."""
     return kept is None or (lost is not None and kept >= lost)
 
 
 def changes(found: dict[UUID, Interval], rows: Iterable[StoredMemory]) -> list[Interval]:
-    """Returns intervals that differ from those stored in the rows; a new memory has an open one."""
+    """Returns the intervals that differ from those stored in the rows; a new memory counts as having an open
+    interval."""
     present = {row.id: (row.valid_to, row.replaced_by) for row in rows}
     return [one for id_, one in found.items() if (one.valid_to, one.replaced_by) != present.get(id_, (None, None))]
 

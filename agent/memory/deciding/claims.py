@@ -1,7 +1,7 @@
 """Decides whether two memories make the same claim, by their values or by their words. Pure.
 
-Vectors show the subject of a sentence rather than its claim: "I like tea" and "I like coffee", "I eat meat" and "I
-don't eat meat", "born in 1990" and "born in 1991" are near each other. Closing one of them as a duplicate would lose a
+Vectors represent the subject of a sentence rather than its claim: "I like tea" and "I like coffee", "I eat meat" and "I
+don't eat meat", "born in 1990" and "born in 1991" have near vectors. Closing one of the two as a duplicate would lose a
 fact, so similar sentences must also agree in numbers, negation, names and order.
 """
 
@@ -23,23 +23,23 @@ _NEGATION = re.compile(
     r"|n't\b|n’t\b|\b(?:dont|doesnt|didnt|isnt|arent|wasnt|cant|wont)\b"
     r"|不|没|別|别|未|无|無|非|勿|莫|戒|讨厌|拒绝|停止|曾经"
 )
-# Words with the character of a negation that do not negate.
+# Words that contain a character of negation but do not negate.
 _NO_NEGATION = re.compile(
     r"特别|别人|分别|区别|级别|性别|告别|个别|非常|非洲|除非|差不多|不仅|不但|不过|不久|无论|未来|不同"
 )
 _QUOTED = re.compile(r"[\"“”「『《'‘](?P<name>[^\"“”「」『』《》'‘’]{1,80})[\"“”」』》'’](?![a-z])")
 _NAME = re.compile(r"(?<![.!?。！？] )(?<!^)\b[A-Z][\w&'-]*")
 _TOKEN = re.compile(r"[a-z0-9]+(?:['’][a-z]+)?|[^\W\d_a-z]", re.IGNORECASE)
-# The words before and after these must not change places.
+# The claim changes if the words before and after one of these are exchanged.
 _BETWEEN = re.compile(
     r"\b(?:over|than|to|from|before|after|instead of|rather than)\b|胜过|多过|而不是|比(?!起)|更|到|给|教|送|把|被"
 )
-_FRAME = 0.5  # share of words that must be equal around the one place where two sentences differ
+_FRAME = 0.5  # share of words that must be equal around the single difference between two sentences
 
 
 def value_of(value: str | None, content: str) -> str:
-    """Returns the key by which two memories are compared: the normalised value, or the content; numbers by their
-    amount."""
+    """Returns the key by which two memories are compared: the normalised value, or the content if there is no value.
+    Numbers are equal if their amounts are."""
     text = normal(value if value is not None else content)
     plain = _THOUSANDS.sub("", text)
     if not _PLAIN_NUMBER.fullmatch(plain):
@@ -48,7 +48,7 @@ def value_of(value: str | None, content: str) -> str:
 
 
 def rank_of(value: str) -> tuple[bool, Decimal, str]:
-    """Returns the order of KEEP_HIGHEST: by the first number in the value; values without one are lower, in text
+    """Returns the sort key of KEEP_HIGHEST: the first number in the value; values without a number come first, in text
     order."""
     found = _PLAIN_NUMBER.search(_THOUSANDS.sub("", value))
     return (found is not None, Decimal(found.group()) if found else Decimal(0), value)
@@ -57,8 +57,8 @@ def rank_of(value: str) -> tuple[bool, Decimal, str]:
 def same_claim(first: str, second: str) -> bool:
     """Returns whether two similar sentences may make the same claim.
 
-    False when numbers, negation or names differ, when they differ in one place only ("I live in Paris", "I live in
-    Rome"), or when two things have changed places ("tea over coffee", "coffee over tea").
+    Returns False when numbers, negation or names differ, when the sentences differ at one point only ("I live in
+    Paris", "I live in Rome"), or when two things are exchanged ("tea over coffee", "coffee over tea").
     """
     one, other = normal(first), normal(second)
     if one == other:
@@ -72,15 +72,15 @@ def same_claim(first: str, second: str) -> bool:
 
 
 def answer_one_question(first: str, second: str) -> bool:
-    """Returns whether two sentences may answer the same question differently: they differ in one place, or two things
-    changed places."""
+    """Returns whether two sentences may be different answers to one question: they differ at one point, or two things
+    are exchanged."""
     one, other = normal(first), normal(second)
     return _differ_in_one_place(_TOKEN.findall(one), _TOKEN.findall(other)) or _changed_places(one, other)
 
 
 def may_contradict(first: str, second: str) -> bool:
-    """Returns whether two sentences may contradict each other: two answers to one question, another negation, or
-    different numbers or names."""
+    """Returns whether two sentences may contradict each other: they answer one question differently, or differ in
+    negation, numbers or names."""
     one, other = normal(first), normal(second)
     return (
         answer_one_question(first, second)
@@ -95,7 +95,7 @@ def _each_has_its_own(one: set[str], other: set[str]) -> bool:
 
 
 def numbers(text: str) -> Counter[str]:
-    """Returns numbers of a normalised text: digits by their amount, and numerals in words."""
+    """Returns the numbers of a normalised text: those in digits, in normal form, and those in words."""
     plain = _THOUSANDS.sub("", text)
     digits = (value_of(None, found) for found in _PLAIN_NUMBER.findall(plain))
     return Counter([*digits, *_CHINESE_NUMBER.findall(plain), *_ENGLISH_NUMBER.findall(plain)])
@@ -107,19 +107,19 @@ def negations(text: str) -> int:
 
 
 def _names(text: str) -> set[str]:
-    """Returns quoted names, and capitalised words that do not begin a sentence."""
+    """Returns the quoted names, and the capitalised words that do not begin a sentence."""
     quoted = {normal(match["name"]) for match in _QUOTED.finditer(text)}
     return quoted | {normal(name) for name in _NAME.findall(text) if name != "I" and not name.startswith("I'")}
 
 
 def _changed_places(one: str, other: str) -> bool:
-    """Returns whether words before and after a word of _BETWEEN are exchanged between the two texts."""
+    """Returns whether the words before and after a word of _BETWEEN in one text are exchanged in the other."""
     pairs = ((a, b) for a in _sides(one) for b in _sides(other) if a[0] == b[0])
     return any(a[1] & b[2] and a[2] & b[1] for a, b in pairs)
 
 
 def _sides(text: str) -> list[tuple[str, set[str], set[str]]]:
-    """Returns each word of _BETWEEN with the words only before it and only after it."""
+    """Returns each word of _BETWEEN with the words that occur only before it and those that occur only after it."""
     found: list[tuple[str, set[str], set[str]]] = []
     for between in _BETWEEN.finditer(text):
         before = set(_TOKEN.findall(text[: between.start()]))
@@ -129,7 +129,8 @@ def _sides(text: str) -> list[tuple[str, set[str], set[str]]]:
 
 
 def _differ_in_one_place(one: list[str], other: list[str]) -> bool:
-    """Returns whether two sentences differ in one place between equal ends, which are at least _FRAME of the words."""
+    """Returns whether two sentences differ at one point only and their equal beginnings and ends are at least _FRAME of
+    the words."""
     most = min(len(one), len(other))
     before = next((n for n in range(most) if one[n] != other[n]), most)
     after = next((n for n in range(most - before) if one[-1 - n] != other[-1 - n]), most - before)

@@ -1,8 +1,8 @@
 """Decides on a candidate memory: new, a repetition, or a conflict with stored memories. Pure.
 
-Compared in this order: equal dedupe key, equal content; similar content once its vector is there
-(semantic_conflicts.py). A decision is the events to append, in one batch and in this order. Nothing is deleted: a
-memory that loses is closed and names the memory that replaces it.
+Dedupe keys are compared first, then contents; similar contents are compared once the vector is there
+(semantic_conflicts.py). A decision is a sequence of events to append in one batch. Nothing is deleted: a memory that
+loses is closed and names the memory that replaces it.
 """
 
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ def _ends_another(candidate: Memory, decisions: Decisions) -> bool:
 
 
 def _is_recorded(candidate: Memory, rows: Sequence[StoredMemory]) -> bool:
-    """Returns whether the memory, or the same claim with all of its source turns, is recorded already."""
+    """Returns whether the memory itself is recorded already, or the same claim from at least the same source turns."""
     said = {source.event_id for source in candidate.sources}
     among = [row for row in rows if said and said <= {source.event_id for source in row.sources}]
     return any(row.id == candidate.id for row in rows) or any(_is_same(candidate, row) for row in among)
@@ -62,7 +62,7 @@ def _is_same(candidate: Memory, row: StoredMemory) -> bool:
 
 def _with_value(candidate: Memory, keyed: Sequence[StoredMemory]) -> Memory:
     """Returns the candidate with the value of a stored memory of equal content if only one of the two has a value (a
-    rule found it, a model did not)."""
+    rule extracts a value, a model does not)."""
     key = content_key(candidate.kind, candidate.content)
     for row in reversed(keyed):
         if row.content_key == key and row.value != candidate.value and None in (row.value, candidate.value):
@@ -71,14 +71,14 @@ def _with_value(candidate: Memory, keyed: Sequence[StoredMemory]) -> Memory:
 
 
 def _may_stand_for(candidate: Memory, row: StoredMemory) -> bool:
-    """Returns whether the row was in use when the candidate was said and has no other key; different keys mean
-    different claims even if the words are equal."""
+    """Returns whether the row was in use when the candidate was said and does not have a different key: different keys
+    mean different claims even if the words are equal."""
     held = row.status in ("valid", "archived") and (row.expires_at is None or row.expires_at > candidate.valid_from)
     return held and (None in (row.dedupe_key, candidate.dedupe_key) or row.dedupe_key == candidate.dedupe_key)
 
 
 def _keep_one(candidate: Memory, row: StoredMemory) -> Decisions:
-    """Keeps the memory with a dedupe key, because a newer claim can end it."""
+    """Keeps the memory that has a dedupe key, because a newer claim can end it."""
     if candidate.dedupe_key is None or row.dedupe_key is not None:
         return confirmed(candidate, row)
     at = max(candidate.valid_from, row.valid_from)

@@ -1,7 +1,7 @@
-"""Keeps the state of memories after events that are not stored yet, so that later decisions of a call see earlier ones.
-Pure.
+"""Keeps the state of memories after events that are not stored yet, so that later decisions of a call see the earlier
+ones. Pure.
 
-Applies to values what projectors/models/memories/sql.py applies to rows; a test compares the two.
+Makes the same changes to values as projectors/models/memories/sql.py makes to rows; a test compares the two.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,12 +31,12 @@ class MemoryState:
     """Rows of `memories` by id, changed by `apply`."""
 
     def __init__(self, place: Place, rows: Iterable[StoredMemory], at: datetime) -> None:
-        """Takes the rows of a memory thread. at: the time of the events."""
+        """Starts from the rows of a memory thread. at: the time of the events."""
         self._place, self.at = place, at
         self.rows: dict[UUID, StoredMemory] = {row.id: row for row in rows}
 
     def matching(self, memory: Memory) -> list[StoredMemory]:
-        """Returns rows with the memory's dedupe key or content key."""
+        """Returns the rows with the memory's dedupe key or content key."""
         key = content_key(memory.kind, memory.content)
         return [
             row

@@ -1,8 +1,8 @@
-"""The strategy MERGE: joins the contents of memories with one dedupe key. Pure.
+"""Implements the strategy MERGE: joins the contents of memories with the same dedupe key. Pure.
 
-Each statement stays a memory of its own (a member). From the second on a merged memory is valid in their place: of the
-first two, of the first three, and so on, each from when its last member was said. Merged memories follow from the
-members alone, so the order of arrival does not matter.
+Each statement stays a separate memory (a member). From the second statement on, a merged memory is valid instead of the
+members: first one of two members, then one of three, and so on, each from the time when its last member was said.
+Merged memories depend on the members alone, so the order of arrival does not matter.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ _MERGES = uuid5(NAMESPACE_URL, "turnlog/merged-memory")
 
 @dataclass(frozen=True, slots=True)
 class Merging:
-    """The result of a merge. made: merged memories, oldest first. intervals: of the members and the merged
+    """The result of a merge. made: the merged memories, oldest first. intervals: those of the members and of the merged
     memories."""
 
     made: list[Memory] = field(default_factory=list)
@@ -31,8 +31,8 @@ def is_merge(row: StoredMemory) -> bool:
 
 
 def merging(links: Iterable[Link], memories: Mapping[UUID, Memory]) -> Merging:
-    """Merges the memories of a chain. memories: of every link. An edit by the user starts a new chain: the edited
-    memory is not merged again."""
+    """Merges the memories of a chain. memories: the memory of every link, by id. An edit by the user starts a new
+    chain: memories from before it are not merged again."""
     plan = Merging()
     joined: list[Link] = []
     holder: Link | None = None
@@ -58,7 +58,7 @@ def _node(plan: Merging, joined: Sequence[Link], memories: Mapping[UUID, Memory]
 
 
 def merge_id(memory: Memory) -> UUID:
-    """Returns an id derived from key, content and begin."""
+    """Returns an id derived from the memory's dedupe key, content and valid_from."""
     words = f"{memory.dedupe_key}\n{normal(memory.content)}\n{memory.valid_from.timestamp()}"
     return uuid5(_MERGES, words)
 

@@ -1,4 +1,4 @@
-"""Turns decided events into the outcome of remembering a candidate, which the caller gets."""
+"""Converts decided events to the outcome that the caller of `remember` gets."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class Outcome:
 
 
 def outcome(candidate: Memory, events: Sequence[EventData], known: MemoryState) -> Outcome:
-    """Returns the outcome of a candidate. known: the state after the events."""
+    """Returns the outcome of a candidate. events: decided for it. known: the state after the events."""
     for data in events:
         match data:
             case MemoryConflictRaised(memory=memory) if memory.id == candidate.id:
@@ -63,9 +63,10 @@ def _stated_by(candidate: Memory, known: MemoryState) -> UUID:
 
 
 async def preview(writer: MemoryWriter, place: Place, candidates: Sequence[Memory]) -> list[Outcome]:
-    """Returns the outcome of each candidate without writing; later ones are decided as if the earlier ones were stored.
+    """Returns the outcome of each candidate without writing anything; later candidates are decided as if the earlier
+    ones were stored.
 
-    Raises what MemoryWriter.read raises.
+    Raises the errors of MemoryWriter.read.
     """
 
     async def decide_all(rows: Rows) -> list[Outcome]:

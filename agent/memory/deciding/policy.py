@@ -1,7 +1,7 @@
-"""The policy of importance: score, decay, archiving and deletion as pure functions.
+"""Computes the score, decay, archiving and deletion of memories. Pure functions.
 
 Decay is not stored: a row has the importance at one time, and readers compute the current value. The daily job computes
-the same and records only what it archives, expires or deletes.
+it in the same way, and records only which memories it archives, expires or deletes.
 """
 
 import math
@@ -16,7 +16,7 @@ from turnlog.events.contracts import MemoryKind
 
 @dataclass(frozen=True, slots=True)
 class Modifier:
-    """A bonus of importance for contents with a pattern."""
+    """A bonus of importance for contents that match a pattern."""
 
     pattern: re.Pattern[str]
     bonus: float
@@ -33,8 +33,8 @@ def _says(pattern: str, bonus: float) -> Modifier:
 
 
 def _word(alternatives: str) -> str:
-    """Returns a pattern that matches Latin words as a whole ("act" is not in "exactly"), also next to Chinese
-    ("我的GPA是3.8")."""
+    """Returns a pattern that matches complete Latin words ("act" does not match in "exactly"), also next to Chinese
+    characters ("我的GPA是3.8")."""
     return rf"(?<![a-z])(?:{alternatives})(?![a-z])"
 
 
@@ -52,8 +52,8 @@ IMPORTANCE_RULES: dict[MemoryKind, ImportanceRule] = {
 
 
 def first_importance(kind: MemoryKind, content: str, base: float | None = None) -> float:
-    """Returns the importance of a new memory, 0 to 1. base: of an extraction rule, in place of the kind's; bonuses for
-    words are added."""
+    """Returns the importance of a new memory, 0 to 1, with bonuses for its words. base: the importance of an extraction
+    rule, used instead of that of the kind."""
     rule = IMPORTANCE_RULES[kind]
     start = rule.base if base is None else base
     total = start + sum(modifier.bonus for modifier in rule.modifiers if modifier.pattern.search(content))
@@ -67,10 +67,11 @@ SECONDS_A_DAY = 86_400
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The parameters of fading and tiers. decay_rate: importance lost per day. freshness_rate: of the exponential, per
-    day. tiers: the lowest total of each.
+    """The parameters of decay and tiers. decay_rate: importance lost per day. freshness_rate: rate of the exponential,
+    per day. tiers: the lowest total of each tier.
 
-    floor: what decay leaves. access_boost: importance that an access adds, up to max_access_boost in all.
+    floor: the lowest importance that decay leads to. access_boost: importance that an access adds, up to
+    max_access_boost in all.
     """
 
     enabled: bool = True
@@ -137,8 +138,8 @@ class Score:
 def importance_at(importance: float, since: datetime, now: datetime, policy: Policy = SEED) -> float:
     """Returns the importance at `now` of a memory with `importance` at `since`.
 
-    Linear, down to the floor; an importance below the floor does not decay. Decaying in two steps gives the same as in
-    one. A `now` before `since` changes nothing.
+    Decay is linear, down to the floor; an importance below the floor does not decay. Decaying in two steps has the same
+    result as in one. If `now` is before `since`, nothing changes.
     """
     start = _share(importance)
     if not policy.enabled:
@@ -147,13 +148,14 @@ def importance_at(importance: float, since: datetime, now: datetime, policy: Pol
 
 
 def importance_now(memory: PolicyValues, now: datetime, policy: Policy = SEED) -> float:
-    """Returns the current importance of a row: reinforced by its accesses, decayed by time."""
+    """Returns the current importance of a row: increased by its accesses, reduced by decay."""
     boost = min(memory.access_count * policy.access_boost, policy.max_access_boost)
     return importance_at(memory.importance + boost, memory.importance_at, now, policy)
 
 
 def freshness(at: datetime, now: datetime, policy: Policy = SEED) -> float:
-    """Returns exp(-0.1 · days) since it was last said: 1 at first, 0.37 after ten days."""
+    """Returns exp(-freshness_rate · days) for the days since `at`: 1 at first and, with the usual rate of 0.1, 0.37
+    after ten days."""
     return math.exp(-policy.freshness_rate * _days(at, now))
 
 
@@ -174,10 +176,10 @@ def tier_of(total: float, policy: Policy = SEED) -> Tier:
 
 
 def fate(memory: PolicyValues, now: datetime, policy: Policy = SEED) -> Fate:
-    """Returns the action of the daily job for a memory. Its age counts from when it was last said, recorded, rated or
-    read, so that memories of an imported old conversation are not deleted the next night.
+    """Returns the action of the daily job for a memory. Its age counts from the time when it was last said, recorded,
+    rated or read, so that memories from an old imported conversation are not deleted the next night.
 
-    A time to live always ends a memory; with the policy disabled nothing else does.
+    A time to live always ends a memory; if the policy is disabled, nothing else does.
     """
     if memory.expires_at is not None and memory.expires_at <= now:
         return "expire"

@@ -21,12 +21,12 @@ from turnlog.events.errors import TurnlogError
 from turnlog.projectors.models.memories.lookup import Conflict, StoredMemory
 
 _IN_USE = ("valid", "archived")
-MAX_FORGOTTEN_PER_WRITE = 500  # half of what one append may hold
+MAX_FORGOTTEN_PER_WRITE = 500  # half of the limit of one append
 _ONE_HOLDS = ("KEEP_LATEST", "KEEP_HIGHEST", "KEEP_OLDEST", "MERGE")
 
 
 class MemoryNotInUse(TurnlogError):
-    """A closed, forgotten or pending memory cannot be changed; the memory that replaced it can."""
+    """A closed, forgotten or pending memory cannot be changed; a memory that replaced it can be."""
 
     code = "memory-not-in-use"
 
@@ -38,17 +38,17 @@ class NothingToRevert(TurnlogError):
 
 
 class QuestionSettled(TurnlogError):
-    """The question is closed: it was answered before, or its memory expired or was forgotten."""
+    """The question is closed: it was answered already, or its memory expired or was forgotten."""
 
     code = "question-settled"
 
 
 def answered(question: Conflict, held: Sequence[StoredMemory], answer: Answer, now: datetime) -> MemoryConflictAnswered:
-    """Returns the event for an answered question. held: rows of the question's memories and of their dedupe key. Raises
-    QuestionSettled.
+    """Returns the event that answers a question. held: rows of the question's memories, and rows with their dedupe key.
+    Raises QuestionSettled.
 
-    answer "new": the stored memories end when the new one was said. "old": the new one is rejected. "both": all are
-    valid. An expired memory can only be answered with "old", which closes the question.
+    answer: "new" ends the stored memories at the time when the new one was said, "old" rejects the new one, "both"
+    makes all valid. If the new memory has expired, only "old" is possible, which closes the question.
     """
     new = next((row for row in held if row.id == question.memory_id), None)
     if new is None or new.status != "pending":
@@ -74,7 +74,7 @@ def is_over(row: StoredMemory, now: datetime) -> bool:
 
 
 def require_unexpired(row: StoredMemory, now: datetime) -> None:
-    """Raises NothingToRevert if its time to live has ended."""
+    """Raises NothingToRevert if the time to live of the memory has ended."""
     if is_over(row, now):
         raise NothingToRevert(
             f"memory {row.id} cannot become valid again: it expired at {row.expires_at}; "
@@ -87,10 +87,10 @@ def _same_key(row: StoredMemory, other: StoredMemory) -> bool:
 
 
 def edited(row: StoredMemory, memory_id: UUID, content: str, now: datetime) -> MemoryRecorded:
-    """Returns the event that replaces a memory by an edited one, said by the user now. Raises MemoryNotInUse.
+    """Returns the event that replaces a memory by an edited one, as if the user had said it now. Raises MemoryNotInUse.
 
-    Sources of the replaced memory are not evidence of the new content, and only its entities that the new content
-    names are kept.
+    The sources of the replaced memory are dropped, because they are not evidence of the new content; of its entities,
+    those that the new content names are kept.
     """
     if row.status not in _IN_USE:
         holds = f"{row.replaced_by}, which replaced it" if row.replaced_by else "the valid version"
@@ -139,15 +139,16 @@ def reverted(memory_id: UUID, history: Sequence[StoredMemory]) -> MemoriesRevise
 
 
 def _beside(target: StoredMemory, later: Sequence[StoredMemory], rows: dict[UUID, StoredMemory]) -> list[StoredMemory]:
-    """Returns the other members of merges that the revert closes; they are different claims and become valid again."""
+    """Returns the other members of the merges that the revert closes; they are different claims, so they become valid
+    again."""
     made = {row.id for row in later if row.origin == "compaction" and row.dedupe_key is None}
     members = [row for row in rows.values() if row.replaced_by in made and row.closed_reason == "merged"]
     return [row for row in members if row.id != target.id and row.status == "closed"]
 
 
 def _others(target: StoredMemory, rows: dict[UUID, StoredMemory]) -> list[StoredMemory]:
-    """Returns the memories that replaced it, directly or in turn, and all memories of its key if only one may be
-    valid."""
+    """Returns the memories that replaced the target, directly or through others, and all memories with its key if only
+    one of them may be valid."""
     found: dict[UUID, StoredMemory] = {}
     row: StoredMemory | None = target
     while row is not None and row.replaced_by is not None and row.replaced_by not in found:
@@ -159,16 +160,16 @@ def _others(target: StoredMemory, rows: dict[UUID, StoredMemory]) -> list[Stored
 
 
 def _overlaps(row: StoredMemory, target: StoredMemory) -> bool:
-    """Returns whether it is valid at any time from the target's valid_from on."""
+    """Returns whether the row is valid at any time from the target's valid_from on."""
     held = row.status in (*_IN_USE, "closed")
     return held and (row.valid_to is None or row.valid_to > max(row.valid_from, target.valid_from))
 
 
 @dataclass(frozen=True, slots=True)
 class Forgetting:
-    """The memories that are forgotten with one: all that contain its content.
+    """The memories to forget together with one memory, because they contain its content.
 
-    ids: memories to forget. reopened: members that were merged with a forgotten one, and become valid again.
+    ids: memories to forget. reopened: members that were merged with a forgotten memory and become valid again.
     """
 
     ids: tuple[UUID, ...]
@@ -176,11 +177,12 @@ class Forgetting:
 
 
 def forgetting(memory_id: UUID, family: Sequence[StoredMemory]) -> Forgetting:
-    """Returns which memories to forget. family: the memory and all that it is linked to, as `family` of the lookup
+    """Returns the memories to forget. family: the memory and all memories linked to it, as `family` of the lookup
     returns them.
 
-    Forgotten with it: its duplicates and merged members, what it was edited from, what it was merged into and the
-    duplicates of that. The other members of such a merge are other claims: they become valid again if the merge was.
+    Forgotten together with the memory are its duplicates and merged members, the earlier versions that edits replaced,
+    the memory that it was merged into, and duplicates of that. The other members of such a merge are different claims:
+    they become valid again if the merged memory was in use.
     """
     rows = {row.id: row for row in family}
     below = _members(family)
@@ -203,8 +205,8 @@ def combined(plans: Iterable[Forgetting]) -> Forgetting:
 
 
 def first_write(plan: Forgetting, memory_id: UUID, family: Iterable[StoredMemory]) -> Forgetting:
-    """Returns the part of a plan that fits one write. The last part has the memory itself, what others were merged
-    into, and the reopened memories."""
+    """Returns the part of a plan that fits into one write. The last part contains the memory itself, the memories that
+    others were merged into, and the reopened memories."""
     if len(plan.ids) <= MAX_FORGOTTEN_PER_WRITE:
         return plan
     last = {memory_id, *(row.replaced_by for row in family)}
@@ -213,9 +215,9 @@ def first_write(plan: Forgetting, memory_id: UUID, family: Iterable[StoredMemory
 
 
 def forgotten_events(plan: Forgetting, family: Iterable[StoredMemory]) -> list[MemoryForgotten]:
-    """Returns one event per forgotten memory, with its source turns. family: of all memories in the plan.
+    """Returns one event per forgotten memory, with its source turns. family: the families of all memories in the plan.
 
-    A merged memory has the sources of all its members; turns of members that stay are not among its source turns.
+    A merged memory has the sources of all its members; its event does not name turns of members that stay.
     """
     rows = {row.id: row for row in family}
     members = [row for row in rows.values() if row.closed_reason == "merged" and row.replaced_by in plan.ids]

@@ -1,8 +1,9 @@
-"""Resolves near-duplicates of a memory once its vector is there.
+"""Resolves near-duplicates of a memory once its vector is available.
 
 Input: memories with new vectors, and the stored memories nearest to them. Output: events that close duplicates. Only
-memories that make the same claim are resolved, so nothing true is closed. KEEP_BOTH keeps both. MERGE and ASK_USER
-leave paraphrases to the compaction, since merging "I like tea" with "I enjoy tea", or asking about it, has no use.
+memories that make the same claim are resolved, so that no fact is lost. KEEP_BOTH keeps both memories. MERGE and
+ASK_USER leave paraphrases to the compaction, because it is useless to merge "I like tea" with "I enjoy tea", or to ask
+the user about them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +36,7 @@ WINS: Mapping[Strategy, Wins] = {"KEEP_LATEST": latest, "KEEP_HIGHEST": highest,
 
 
 def resolve_near_duplicate(row: StoredMemory, similar: Sequence[tuple[StoredMemory, float]]) -> MemoriesRevised | None:
-    """Returns the event that closes one of two near-duplicates; None when there is none.
+    """Returns the event that closes the memory or its near-duplicate; None when there is no near-duplicate.
 
     similar: other memories of the thread with their calibrated similarity, most similar first.
     """
@@ -46,7 +47,7 @@ def resolve_near_duplicate(row: StoredMemory, similar: Sequence[tuple[StoredMemo
 
 
 def duplicate_intervals(row: StoredMemory, other: StoredMemory) -> tuple[Interval, ...]:
-    """Returns the intervals that close one of two similar memories; () if they cannot make the same claim or both
+    """Returns the intervals that close one of two similar memories; () if they do not make the same claim, or if both
     stay."""
     return _keep_one(row, other) if _is_duplicate(row, other) else ()
 
@@ -59,7 +60,8 @@ def _is_duplicate(row: StoredMemory, other: StoredMemory) -> bool:
 
 
 def _keep_one(row: StoredMemory, other: StoredMemory) -> tuple[Interval, ...]:
-    """Keeps the memory with a dedupe key (a newer claim can end it); without a key the later one's strategy decides."""
+    """Keeps the memory with a dedupe key, because a newer claim can end it; if neither has a key, the strategy of the
+    later memory decides."""
     if row.dedupe_key is not None or other.dedupe_key is not None:
         kept, lost = (row, other) if row.dedupe_key is not None else (other, row)
         end = closed(lost.id, max(lost.valid_from, kept.valid_from), kept.id, "duplicate")
@@ -79,7 +81,8 @@ Cosines = list[tuple[UUID, float]]
 
 
 async def resolve_near_duplicates(rows: Rows, ids: Sequence[UUID], model: str, at: datetime) -> list[MemoriesRevised]:
-    """Resolves the memories in the order of the log; later ones are compared with the result of earlier ones."""
+    """Resolves near-duplicates of the memories in the order of the log; each comparison sees the results of the earlier
+    ones."""
     place = (rows.place.tenant, rows.place.thread)
     vectors = await cached_vectors(rows.conn, *place, ids, model)
     batch = sorted((await memories_by_id(rows.conn, *place, vectors)).values(), key=lambda row: (row.seq, str(row.id)))
@@ -97,7 +100,7 @@ async def resolve_near_duplicates(rows: Rows, ids: Sequence[UUID], model: str, a
 
 
 def _similar(row: StoredMemory, cosines: Cosines, known: MemoryState, model: str) -> list[tuple[StoredMemory, float]]:
-    """Returns others with their calibrated similarity, most similar first."""
+    """Returns the other memories with their calibrated similarity, most similar first."""
     least = least_cosine(model, NEAR_DUPLICATE_SIMILARITY)
     others = [(known.rows[id_], cosine) for id_, cosine in cosines if cosine >= least and id_ != row.id]
     found = [(other, similarity(model, cosine, row.content, other.content)) for other, cosine in others]
@@ -105,7 +108,7 @@ def _similar(row: StoredMemory, cosines: Cosines, known: MemoryState, model: str
 
 
 def _among(batch: Sequence[StoredMemory], vectors: Mapping[UUID, Vector]) -> dict[UUID, Cosines]:
-    """Returns for each memory the cosines to earlier ones of the batch, which the index does not have yet."""
+    """Returns, for each memory, its cosines with the earlier memories of the batch, which are not in the index yet."""
     if not batch:
         return {}
     matrix = np.stack([vectors[row.id] for row in batch])

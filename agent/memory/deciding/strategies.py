@@ -1,7 +1,7 @@
 """The six conflict strategies: each turns a candidate and its conflicting rows into events. Pure.
 
-KEEP_LATEST, KEEP_OLDEST, KEEP_HIGHEST and MERGE compute all intervals again and write the differences, so that the
-result does not depend on the order of arrival.
+KEEP_LATEST, KEEP_OLDEST, KEEP_HIGHEST and MERGE recompute all intervals and write the differences, so that the result
+does not depend on the order of arrival.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,7 +44,7 @@ _CONFLICTS = uuid5(NAMESPACE_URL, "turnlog/memory-conflict")
 
 
 def confirmed(candidate: Memory, row: StoredMemory, intervals: Iterable[Interval] = ()) -> Decisions:
-    """Returns one event for each new source. A repetition also takes a memory out of the archive."""
+    """Returns one event for each new source. A repetition also makes an archived memory valid again."""
     changed = tuple(intervals)
     if row.status == "archived" and all(one.memory_id != row.id for one in changed):
         changed = (Interval(memory_id=row.id), *changed)
@@ -80,8 +80,8 @@ def recorded(memories: Sequence[Memory], intervals: Iterable[Interval] = ()) -> 
 
 
 def _keep_latest(candidate: Memory, rows: Sequence[StoredMemory]) -> Decisions:
-    """Resolves by the time of saying: a repetition next to its own value confirms that memory; a value said within
-    another's interval splits that interval."""
+    """Resolves by the time of each statement: a repetition next to a memory with the same value confirms it; a value
+    said within the interval of another splits that interval."""
     links, new = links_of(rows), link_of(candidate)
     counting = [link for link in links if link.present is None or link.present.reason != "rejected"]
     before, after, after_at = _neighbours(counting, new)
@@ -95,8 +95,8 @@ def _keep_latest(candidate: Memory, rows: Sequence[StoredMemory]) -> Decisions:
 
 
 def _neighbours(links: Sequence[Link], new: Link) -> tuple[Link | None, Link | None, datetime | None]:
-    """Returns the memory said last before a new one, the one said first after it, and when; ties are ordered by
-    value."""
+    """Returns the last memory said before a new one, the first one said after it, and the time of the latter; ties are
+    ordered by value."""
     sayings = sorted(((at, link.value, str(link.id)), link) for link in links for at in link.said)
     place = (new.begin, new.value, str(new.id))
     before = next((link for key, link in reversed(sayings) if key <= place), None)
@@ -119,8 +119,8 @@ def _split(
 
 
 def _keep_by(wins: Wins) -> Settle:
-    """Returns a strategy that keeps one memory per value, from when it was first said; repetitions change no
-    interval."""
+    """Returns a strategy that keeps one memory per value, from the time when it was first said; later repetitions do
+    not change intervals."""
 
     def settle(candidate: Memory, rows: Sequence[StoredMemory]) -> Decisions:
         links, new = links_of(rows), link_of(candidate)
@@ -132,13 +132,14 @@ def _keep_by(wins: Wins) -> Settle:
 
 
 def _again(candidate: Memory, link: Link, links: Sequence[Link], rows: Sequence[StoredMemory], wins: Wins) -> Decisions:
-    """Confirms a memory; if it was said earlier than known, it begins earlier and others end earlier."""
+    """Confirms a memory; if the candidate was said before the memory begins, the memory begins earlier and others end
+    earlier."""
     row = _row(link, rows)
     return confirmed(candidate, row, changes(layout(_since(links, link, candidate, row), wins), rows))
 
 
 def _merge(candidate: Memory, rows: Sequence[StoredMemory]) -> Decisions:
-    """Merges the candidate; a repetition confirms its member and the valid merged memory."""
+    """Merges the candidate with the others; a repetition confirms its member and the valid merged memory."""
     chosen = {row.replaced_by for row in rows if row.closed_reason == "reverted"}  # closed by the user, not by a merge
     derived = [row for row in rows if is_merge(row) and row.closed_reason != "reverted" and row.id not in chosen]
     merges = {row.id: row for row in derived}
@@ -160,7 +161,8 @@ def _merge(candidate: Memory, rows: Sequence[StoredMemory]) -> Decisions:
 
 
 def _never_held(merges: Mapping[UUID, StoredMemory]) -> dict[UUID, Interval]:
-    """Returns empty intervals for merged memories that no longer follow from the members."""
+    """Returns an empty interval for each merged memory; the plan replaces those of memories that still follow from the
+    members."""
     return {
         id_: Interval(memory_id=id_, valid_to=row.valid_from, replaced_by=row.replaced_by, reason="merged")
         for id_, row in merges.items()
@@ -176,7 +178,7 @@ def _keep_both(candidate: Memory, rows: Sequence[StoredMemory]) -> Decisions:
 
 
 def _ask_user(candidate: Memory, rows: Sequence[StoredMemory]) -> Decisions:
-    """Leaves the candidate pending until the user has answered which one is valid."""
+    """Leaves the candidate pending until the user has answered which memory is valid."""
     value = value_of(candidate.value, candidate.content)
     held = _alive(rows, candidate)
     waiting = [row for row in rows if row.status == "pending"]
@@ -201,15 +203,15 @@ def question(new: str, old: Sequence[str]) -> str:
 
 
 def _same_value(links: Iterable[Link], new: Link) -> Link | None:
-    """Returns the newest memory of the same value, if neither had expired when the other began. The user's choice holds
-    from then on: an older saying does not repeat it."""
+    """Returns the newest memory with the same value, if neither had expired when the other began. A memory that the
+    user edited is not matched by an older statement, because an edit applies from its time on."""
     alive = [link for link in in_order(links) if not link.ended(new.begin) and not new.ended(link.begin)]
     same = (link for link in reversed(alive) if link.value == new.value)
     return next((link for link in same if not link.edit or link.begin <= new.begin), None)
 
 
 def _since(links: Iterable[Link], link: Link, candidate: Memory, row: StoredMemory) -> list[Link]:
-    """Returns the links after one was confirmed: it may begin earlier, and its expiry moves."""
+    """Returns the links after `link` was confirmed by the candidate: it may begin earlier, and its expiry moves."""
     longer = max(candidate.valid_from - row.confirmed_at, timedelta(0))
     again = replace(
         link,
@@ -224,7 +226,7 @@ def _in_use(rows: Iterable[StoredMemory]) -> list[StoredMemory]:
 
 
 def _alive(rows: Iterable[StoredMemory], candidate: Memory) -> list[StoredMemory]:
-    """Returns rows in use that had not expired when the candidate was said."""
+    """Returns the rows in use that had not expired when the candidate was said."""
     return [row for row in _in_use(rows) if row.expires_at is None or row.expires_at > candidate.valid_from]
 
 

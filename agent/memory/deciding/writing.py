@@ -1,8 +1,8 @@
-"""Optimistic writes on a user's memory thread: they wait for its rows, decide and append; on a conflict they decide
+"""Writes to a user's memory thread optimistically: waits for its rows, decides and appends; after a conflict, decides
 again.
 
-Events of one call are one atomic batch. Their ids are derived from what they say, and the decision gets the ids that
-are stored already, so that a repeated call changes nothing.
+The events of one call are one atomic batch. Their ids are derived from their content, and the decision can see which
+ids are stored already, so that a repeated call changes nothing.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ PROJECTION = "memories"
 
 
 class MemoriesParked(TurnlogError):
-    """An event of the user's memories could not be projected; later events wait, so the rows are out of date."""
+    """An event of the user's memories could not be projected; later events wait for it, so the rows are out of date."""
 
     code = "memories-parked"
 
@@ -44,7 +44,7 @@ def utc_now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A memory thread. shadow: name of a trial derivation, None for the user's own memories."""
+    """A memory thread. shadow: name of a trial derivation; None for the user's own memories."""
 
     tenant: str
     user: str
@@ -52,7 +52,7 @@ class Place:
 
     @classmethod
     def of_thread(cls, tenant: str, user: str, thread: str) -> "Place":
-        """Returns the place of a thread as memory_thread names it. Raises InvalidToken if it is not a memory thread of
+        """Returns the place of a thread id that memory_thread made. Raises InvalidToken if it is not a memory thread of
         the user."""
         first, _, rest = thread.partition("/")
         place = cls(tenant, user, rest.partition("/")[0] if first == "shadow" else None)
@@ -69,7 +69,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Access to the rows of a memory thread, up to date with the log."""
+    """Gives access to the rows of a memory thread, which are up to date with the log."""
 
     log: Log
     conn: Connection
@@ -77,36 +77,36 @@ class Rows:
     partition: int
 
     async def stored(self, ids: Iterable[UUID]) -> dict[UUID, int]:
-        """Returns the event ids that are on the log, with their sequences."""
+        """Returns those of the event ids that are on the log, with their sequences."""
         keys = [Key(self.place.tenant, thread_token(self.place.thread), id_) for id_ in ids]
         return {key.id: seq for key, seq in (await first_seqs(self.conn, [self.partition], keys)).items()}
 
     async def removed_at(self) -> int:
-        """Returns the sequence of the thread's last removal, 0 without one. Raises LogUnavailable."""
+        """Returns the sequence of the thread's last removal; 0 if it was never removed. Raises LogUnavailable."""
         return await self.log.thread_head_of(self.place.tenant, self.place.thread, REMOVALS)
 
 
 @dataclass(frozen=True, slots=True)
 class Decided(Generic[T]):
-    """Events with their ids, in order, and the result to return once they are stored."""
+    """A decision: the events with their ids, in order, and the result to return once they are stored."""
 
     events: Sequence[tuple[UUID, EventData]]
     result: T
 
 
 class MemoryWriter:
-    """The writer of memory threads, one per process; its callers take turns, so that they do not conflict."""
+    """Writes to memory threads; one per process. Calls for the same thread take turns, so that they do not conflict."""
 
     def __init__(self, log: Log, pool: Pool, clock: Clock = utc_now) -> None:
         self._log, self._pool, self._clock = log, pool, clock
         self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
     async def write(self, place: Place, decide: Callable[[Rows], Awaitable[Decided[T]]]) -> T:
-        """Appends the events that `decide` returns. decide is called again after a concurrent append; without events
-        nothing is appended.
+        """Appends the events that `decide` returns. `decide` is called again after a concurrent append; if it returns
+        no events, nothing is appended.
 
-        Raises ValueError over MAX_BATCH events, LogUnavailable, NotProjectedInTime, MemoriesParked,
-        WrongExpectedVersion after DECIDING_S, and what decide raises.
+        Raises ValueError for more than MAX_BATCH events, LogUnavailable, NotProjectedInTime, MemoriesParked,
+        WrongExpectedVersion after DECIDING_S, and the errors of `decide`.
         """
         with tracing.span("memory write"):
             async with self._turns.setdefault((place.tenant, place.thread), asyncio.Lock()):
@@ -117,7 +117,7 @@ class MemoryWriter:
         return await self._decide(place, await self._log.thread_head(place.tenant, place.thread), look)
 
     async def append(self, place: Place, events: Sequence[tuple[UUID, EventData]]) -> None:
-        """Appends events whose order does not matter, without a decision."""
+        """Appends events that need no decision and may be in any order."""
         await self._append(place, events, None)
 
     async def _decide(self, place: Place, head: int, decide: Callable[[Rows], Awaitable[T]]) -> T:

@@ -1,8 +1,8 @@
-"""Extraction by a language model: a memory is accepted only with a quote of the user as evidence.
+"""Extracts memories by a language model; each memory needs a quote of the user as evidence.
 
 Input: turns of one user. Output: findings and rejections. The model gets only the user's own text. Each memory must
-quote a turn exactly, except for spaces and character width; additions, negations and claims from questions are
-rejected.
+quote a turn exactly, except for spaces and character width. Memories are rejected if they add something to their quote,
+change its negation, or quote a question.
 """
 
 import re
@@ -111,7 +111,8 @@ class _ModelEntity(BaseModel):
 
 
 class _Answer(BaseModel):
-    """The format to request; an answer's items are validated one by one, so that a bad one costs only itself."""
+    """The format to request; the items of an answer are validated one by one, so that an invalid item does not affect
+    the others."""
 
     memories: list[_ModelMemory]
     entities: list[_ModelEntity]
@@ -119,7 +120,7 @@ class _Answer(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ModelAnswer:
-    """A model's answer. memories, entities: JSON values that are not validated yet."""
+    """A model's answer. memories, entities: JSON values, not yet validated."""
 
     memories: list[Any]
     entities: list[Any]
@@ -128,10 +129,10 @@ class ModelAnswer:
 
 
 class ModelExtraction:
-    """Requests memories from a language model. Its attributes are dedupe keys of the rules."""
+    """Requests memories from a language model. The attributes that the model may name are dedupe keys of the rules."""
 
     def __init__(self, chat: ChatModel, rules: RuleSet, task: str | None = None) -> None:
-        """Extracts with TASK as the instruction, or with `task` in its place."""
+        """Uses `task` as the model's instruction, or TASK if it is None."""
         self._chat = chat
         form = FORM.format(attributes=", ".join(attribute_keys(rules)), language=language_rule(None))
         self._system = f"{task or TASK}\n{form}"
@@ -146,7 +147,7 @@ class ModelExtraction:
         return self._chat.provider
 
     async def extract(self, turns: Sequence[Turn]) -> ModelAnswer:
-        """Requests memories of the turns. Raises ModelError, including BadAnswer."""
+        """Requests the memories that the turns state. Raises ModelError, including BadAnswer."""
         shown = [
             {"turn": n, "date": f"{one.said_at:%Y-%m-%d}", "text": model_text(one)} for n, one in enumerate(turns, 1)
         ]
@@ -176,16 +177,17 @@ def extraction_task(path: Path | None) -> str | None:
 
 
 def attribute_keys(rules: RuleSet) -> dict[str, Strategy]:
-    """Returns dedupe keys without a value in them, with their strategies.
+    """Returns the dedupe keys that do not contain a value, with their strategies.
 
-    Without those of ASK_USER: a model gives no normalised value, and the same date in other words is not worth asking.
+    Keys with ASK_USER are left out: a model does not normalise values, and the user should not be asked about one date
+    in different words.
     """
     keys = [(compiled.rule.dedupe_key, compiled.rule.strategy) for compiled in rules.rules]
     return {key: strategy for key, strategy in keys if key is not None and "{" not in key and strategy != "ASK_USER"}
 
 
 def model_text(turn: Turn) -> str:
-    """Returns the user's own words in a turn, as the model gets them."""
+    """Returns the user's own words in a turn, in the form that the model gets."""
     return _words(turn.text)
 
 
@@ -251,8 +253,8 @@ def _finding(
 
 
 def _attribute(said: _ModelMemory, keys: dict[str, Strategy]) -> tuple[str | None, str | None]:
-    """Returns the dedupe key and, for KEEP_HIGHEST, the value. With several numbers in a sentence ("In 2025 scored
-    105") the value is ambiguous, so the memory gets no key."""
+    """Returns the dedupe key and, for KEEP_HIGHEST, the value. If a sentence has several numbers ("In 2025 scored
+    105"), the value is ambiguous and the memory gets no key."""
     key = said.attribute if said.attribute in keys and not is_about_a_role(said.content) else None
     if key is None or keys[key] != "KEEP_HIGHEST":
         return key, None
@@ -276,16 +278,16 @@ def _refused(turn: Turn, quote: str, content: str) -> str | None:
 
 
 def _numbers_said(turn: Turn, content: str) -> bool:
-    """Returns whether every number of the content, except for dates, is in the turn."""
+    """Returns whether the turn contains every number of the content, except for dates."""
     known = {float(number) for number in _NUMBER.findall(_flat(turn.text))}
     return {float(number) for number in _NUMBER.findall(_ISO_DATE.sub(" ", _flat(content)))} <= known
 
 
 def _evidence(turns: Sequence[Turn], quote: str, number: int | None) -> tuple[Turn, str | None]:
-    """Returns the turn with the quote (the named turn is tried first), and the quote as written there; None if not
-    found.
+    """Returns the turn that contains the quote, and the quote as written there, or None as the quote if no turn
+    contains it. The turn `number` is tried first.
 
-    A quote must not join text across a passage that was left out.
+    A quote must not continue across a passage that was left out of the turn.
     """
     named = [turns[number - 1]] if number is not None and 0 < number <= len(turns) else []
     for turn in (*named, *turns):
@@ -351,7 +353,8 @@ def _entities(turns: Sequence[Turn], raws: Sequence[Any], rejections: list[Rejec
 
 
 def _attributes(turn: Turn, given: dict[str, Any]) -> Iterator[tuple[str, str | int | float | bool]]:
-    """Yields attributes with a plain name and a short text, a number or a truth value; a number must have been said."""
+    """Yields attributes with a plain name whose value is a short text, a number or a truth value; the turn must contain
+    the number."""
     for name, raw in given.items():
         value = " ".join(raw.split()) if isinstance(raw, str) else raw
         is_text = isinstance(value, str) and 0 < len(value) <= MAX_VALUE

@@ -53,8 +53,8 @@ class NothingChosen(TurnlogError):
 
 @dataclass(frozen=True, slots=True)
 class Extracted:
-    """The progress of an extraction from one user's turns in one conversation. stages: "rules" and "llm"; None: not
-    yet."""
+    """The progress of an extraction from one user's turns in one conversation. stages: the progress of "rules" and
+    "llm"; None if the stage has not read anything."""
 
     thread: str
     user: str
@@ -63,7 +63,8 @@ class Extracted:
 
 @dataclass(frozen=True, slots=True)
 class PreviewedMemory:
-    """A memory that would be stored, and its outcome. quote, seq, event_id: of the turn that says it."""
+    """A memory that would be stored, and its outcome. quote, seq, event_id: those of the turn that states the
+    memory."""
 
     content: str
     kind: MemoryKind
@@ -83,7 +84,7 @@ class PreviewedMemory:
 
 @dataclass(frozen=True, slots=True)
 class RejectedText:
-    """A text that a rule matched but that is not stored; reason is a stable word, detail is for people."""
+    """A text that a rule matched but that is not stored. reason: a stable code. detail: an explanation for people."""
 
     reason: str
     rule: str | None
@@ -102,12 +103,13 @@ class ExtractionPreview:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """The outcome of a message's requests to remember. language: of the message. contents: of the memories; why_not:
-    the reason if there are none.
+    """The outcome of a message's requests to remember. language: the language of the message. contents: the contents of
+    the memories. why_not: the reason if there are none.
 
-    no-user: the message has no user; secret: it holds a password, a key or a card's number; off: MEMORY_EXTRACT is;
-    disabled: the user's preference enable_memory is off; says-nothing: it does not say what; later: another worker
-    extracts; contradicts: a conflict waits for the user's answer; ended: something else holds in its place.
+    no-user: the message has no user; secret: it contains a password, a key or a card number; off: MEMORY_EXTRACT is
+    off; disabled: the user's preference enable_memory is off; says-nothing: it does not say what to remember; later:
+    another worker extracts now; contradicts: a conflict waits for the user's answer; ended: another memory is valid
+    instead.
     """
 
     language: Literal["en", "zh"]
@@ -120,9 +122,10 @@ class Remembered:
 async def remembered(
     runtime: Runtime, tenant: str, thread: str, user: str | None, turn: UUID, text: str
 ) -> Remembered | None:
-    """Returns the outcome of the requests to remember in a turn on the log; applies the rules now if no worker has.
+    """Returns the outcome of the requests to remember in a turn on the log, or None if the turn has no such request.
+    Applies the rules now if no worker has.
 
-    None: it asks for nothing. Raises InvalidRules.
+    Raises InvalidRules.
     """
     asked = {request.refused for request in requests(text)}
     if not asked & {None, "says-nothing"}:
@@ -149,8 +152,7 @@ async def remembered(
 
 
 async def _rules_have_read(runtime: Runtime, conversation: UserConversation) -> bool:
-    """Applies the rules to the unread turns. Returns False if another worker extracts from the
-    conversation."""
+    """Applies the rules to the unread turns. Returns False if another worker extracts from the conversation now."""
     models = make_models(runtime.settings)
     try:
         with at_once():
@@ -164,7 +166,7 @@ async def _rules_have_read(runtime: Runtime, conversation: UserConversation) -> 
 
 
 async def _of_turn(runtime: Runtime, conversation: UserConversation, turn: UUID) -> list[StoredMemory]:
-    """Returns the memories, valid or waiting for an answer, that a turn states."""
+    """Returns the memories that a turn states, if they are valid or wait for an answer."""
     thread = memory_thread(conversation.user)
     async with runtime.reading("memories", of=(conversation.tenant, thread)) as conn:
         held = await valid_memories(conn, conversation.tenant, thread, datetime.now(UTC), statuses=("valid", "pending"))
@@ -174,11 +176,11 @@ async def _of_turn(runtime: Runtime, conversation: UserConversation, turn: UUID)
 async def extract_memories(
     runtime: Runtime, tenant: str, thread: str | None = None, user: str | None = None, rules: Path | None = None
 ) -> list[Extracted]:
-    """Runs rules and model over all unread turns, as the reactor does, regardless of their number.
+    """Runs the rules and the model over all unread turns, as the reactor does, but regardless of their number.
 
-    thread: one conversation; with user only that user's turns. user alone: all conversations of that user. rules: a
-    file used in place of MEMORY_RULES_FILE. Raises InvalidToken, NothingChosen, NotFound, InvalidRules, NotNow,
-    ModelError.
+    thread: the conversation; together with `user`, only that user's turns in it. user alone: all conversations of that
+    user. rules: a file to use instead of MEMORY_RULES_FILE. Raises InvalidToken, NothingChosen, NotFound, InvalidRules,
+    NotNow, ModelError.
     """
     at = _with_rules(runtime, rules)
     conversations = await _conversations(at, tenant, thread, user)
@@ -202,8 +204,8 @@ async def extract_memories(
 async def preview_extraction(
     runtime: Runtime, tenant: str, thread: str | None = None, user: str | None = None, rules: Path | None = None
 ) -> list[ExtractionPreview]:
-    """Returns the rules' findings in all turns, even extracted ones; stores nothing. Arguments as for
-    extract_memories.
+    """Returns the findings of the rules in all turns, including turns that were read before; stores nothing. The
+    arguments are those of extract_memories.
 
     Raises InvalidToken, NothingChosen, NotFound, InvalidRules.
     """
@@ -253,7 +255,7 @@ def _by_id(conversation: UserConversation, looked: ExtractionResult) -> Iterator
 
 
 async def _looked(runtime: Runtime, conversation: UserConversation) -> ExtractionResult:
-    """Applies the rules to all turns."""
+    """Returns the result of the rules for all turns of the conversation."""
     settings = runtime.settings
     tools = settings.extract_tool_results
     place = (conversation.tenant, conversation.thread, conversation.user)

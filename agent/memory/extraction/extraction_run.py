@@ -1,7 +1,7 @@
-"""Runs the extraction for one user in one conversation: rules on every turn, a model on batches of turns.
+"""Runs the extraction for one user in one conversation: the rules on every turn, a model on batches of turns.
 
 Input: the user's turns that a stage has not read (memory_extractions). Output: memories and the new progress, in one
-append, so that a repeated run finds its work done. A model's answer is cached before it is used.
+append, so that a repeated run does nothing twice. A model's answer is cached before it is used.
 """
 
 import asyncio
@@ -59,15 +59,15 @@ from turnlog.projectors.models.memories.extraction_lookup import (
 from turnlog.projectors.models.memories.lookup import is_memory_off, remembers_secrets, zone_of
 
 NAME = "extraction"
-READ_TURNS = 500  # turns for one application of the rules
+READ_TURNS = 500  # turns that the rules read at a time
 APPEND_MEMORIES = 100  # memories in one append; each may lead to several events
 QUIET_TURNS = 50  # after this many turns without a finding they are recorded as read
-READ_FOR_BATCH = 5_000  # turns that are read to fill one batch of the model
+READ_FOR_BATCH = 5_000  # turns that are read at most to fill one batch for the model
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """The turns that the model has not read yet. tokens: of the next batch."""
+    """The turns that the model has not read yet. tokens: number of tokens of the next batch."""
 
     tokens: int
     is_full: bool
@@ -78,7 +78,8 @@ class Pending:
 
 
 class Extraction:
-    """One for a process. shadow: name of the shadow memory thread to write to; None: the user's own memory thread."""
+    """Extracts memories and writes them; one per process. shadow: name of the shadow memory thread to write to; None
+    for the user's own memory thread."""
 
     def __init__(
         self,
@@ -96,8 +97,8 @@ class Extraction:
         self._count = counter_for(model.model).text if model else len
 
     async def by_rules(self, conn: Connection, conversation: UserConversation, finish: bool = False) -> None:
-        """Applies the rules to all unread turns. finish: records them as read even if they are fewer than
-        QUIET_TURNS."""
+        """Applies the rules to all unread turns. finish: record turns without findings as read even if they are fewer
+        than QUIET_TURNS."""
         if await self._passes_over(conn, conversation, "rules", self._rules.version):
             return
         while True:
@@ -118,7 +119,8 @@ class Extraction:
                 return
 
     async def by_model(self, conn: Connection, conversation: UserConversation, flush: bool = False) -> Pending:
-        """Sends every full batch to the model, with `flush` also the last partial one; returns the unsent turns.
+        """Sends every full batch to the model, and with `flush` also the last partial batch; returns the turns that
+        were not sent.
 
         Raises ModelError, RetryLater.
         """
@@ -132,7 +134,7 @@ class Extraction:
             await self._one_batch(conn, conversation, batch, span)
 
     async def give_up(self, conn: Connection, conversation: UserConversation, error: ModelError) -> None:
-        """Skips the model's next batch, which the rules have read, and records the error."""
+        """Skips the model's next batch and records the error; the rules have read these turns."""
         assert self._model is not None
         batch, span, size = await self._next_batch(conn, conversation)
         if not size:
@@ -144,8 +146,8 @@ class Extraction:
         await self._remember(conversation, (), [done.model_copy(update={"error": failed.error}), failed])
 
     async def _passes_over(self, conn: Connection, conversation: UserConversation, stage: str, extractor: str) -> bool:
-        """Returns whether the user wants nothing remembered; unread turns then count as read, so that they are not
-        remembered later either."""
+        """Returns whether the user wants nothing remembered; if so, records the unread turns as read, so that they are
+        not remembered later either."""
 
         async def is_off(rows: Rows) -> bool:
             return await is_memory_off(rows.conn, rows.place.tenant, rows.place.thread)
@@ -194,8 +196,8 @@ class Extraction:
         )
 
     async def _store(self, conversation: UserConversation, proposed: Proposal) -> None:
-        """Stores a proposal in several appends, because the size of one is limited. Progress is part of the last one:
-        after a crash the first ones are repeated and change nothing."""
+        """Stores a proposal in several appends, because the size of an append is limited. The last append contains the
+        progress: after a crash, the earlier appends are repeated and change nothing."""
         rest = proposed.memories
         while len(rest) > APPEND_MEMORIES:
             await self._remember(conversation, rest[:APPEND_MEMORIES], ())
@@ -203,8 +205,7 @@ class Extraction:
         await self._remember(conversation, rest, proposed.extra)
 
     async def _take_back(self, conversation: UserConversation, turn: Turn) -> None:
-        """Forgets the statements of the user's turn before this one, or makes the memories that they replaced valid
-        again."""
+        """Forgets the memories from the user's turn before this one; memories that they replaced become valid again."""
 
         async def find(rows: Rows) -> list[tuple[UUID, UUID | None]]:
             place = (conversation.tenant, rows.place.thread, conversation.thread, conversation.user)
@@ -242,8 +243,8 @@ class Extraction:
         await self._memories.remember_many(*user, memories, extra, self._shadow, derivation=derivation)
 
     async def _not_forgotten(self, conversation: UserConversation, memories: Sequence[Memory]) -> list[Memory]:
-        """Drops memories from turns with a memory that was forgotten since, because a model would repeat it in other
-        words."""
+        """Returns the memories without those from turns that also stated a forgotten memory, because a model would
+        repeat it in other words."""
         turns = {source.event_id for memory in memories for source in memory.sources}
 
         async def find(rows: Rows) -> set[UUID]:
@@ -255,8 +256,8 @@ class Extraction:
     async def _answer(
         self, conn: Connection, conversation: UserConversation, batch: Batch
     ) -> tuple[ModelAnswer, Sequence[Turn]]:
-        """Returns the cached answer to the longest prefix of the batch (from before a crash), or a new one of the
-        model."""
+        """Returns the cached answer to the longest prefix of the batch (from before a crash), or a new answer of the
+        model, and the turns that it answers."""
         assert self._model is not None
         model, owner = self._model, _owner(conversation)
         sizes = [len(batch.turns)] if batch.is_full else range(len(batch.turns), 0, -1)
@@ -282,7 +283,7 @@ class Extraction:
         return not set(turns) <= set(now) and not await archived_lineage(conn, conversation.tenant, conversation.thread)
 
     async def _next_batch(self, conn: Connection, conversation: UserConversation) -> tuple[Batch, Span, int]:
-        """Returns the next batch for the model, the span that was read for it, and how many turns were read."""
+        """Returns the next batch for the model, the span of the turns that were read for it, and their number."""
         turns, span, size = await self._turns(conn, conversation, "llm", READ_FOR_BATCH)
         with_text = [turn for turn in turns if model_text(turn)]
         return next_batch(with_text, self._settings.extract_batch_tokens, self._count), span, size
@@ -290,7 +291,7 @@ class Extraction:
     async def _turns(
         self, conn: Connection, conversation: UserConversation, stage: str, limit: int
     ) -> tuple[list[Turn], Span, int]:
-        """Returns a stage's next unread turns, their span of sequences, and how many turns were read."""
+        """Returns a stage's next unread turns, the span of the turns that were read, and their number."""
         after = await self._progress(conversation, stage)
         messages = await self._messages(conn, conversation, after, limit)
         if not messages:
@@ -328,8 +329,7 @@ def _owner(conversation: UserConversation) -> Owner:
 
 
 def extraction_of(runtime: Runtime, models: Models, shadow: str | None = None) -> Extraction:
-    """Returns an extraction with the rules, prompt and model of the settings. Raises InvalidRules,
-    InvalidPrompt."""
+    """Returns an extraction with the rules, prompt and model of the settings. Raises InvalidRules, InvalidPrompt."""
     settings, chat = runtime.settings, models.extraction
     rules, task = load_rules(settings.rules_file), extraction_task(settings.extract_prompt_file)
     model = None if chat is None else ModelExtraction(chat, rules, task)

@@ -1,6 +1,6 @@
 """Compares a user's memories with those of another extractor, and builds the events that replace them. Pure.
 
-A memory's id is derived from its source event and content, so that the same finding of two extractors has the same id.
+A memory's id is derived from its source event and content, so the same finding of two extractors has the same id.
 Changes by hand take precedence: a memory that a person wrote, edited, reverted or forgot is never part of a difference,
 and no other wording of it is added.
 """
@@ -21,8 +21,9 @@ Coverage = Mapping[tuple[str, str], int]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The difference between two extractors. added: found by the new one only. gone: by the old one only. changed:
-    (old, new) of the same turn and subject. kept: how many both found."""
+    """The difference between the memories of two extractors. added: found by the new one only. gone: found by the old
+    one only. changed: pairs (old, new) from the same turn about the same subject. kept: the number of memories that
+    both found."""
 
     added: tuple[StoredMemory, ...]
     changed: tuple[tuple[StoredMemory, StoredMemory], ...]
@@ -37,9 +38,10 @@ class Difference:
 def difference(real: Sequence[StoredMemory], shadow: Sequence[StoredMemory], coverage: Coverage) -> Difference:
     """Compares all rows of both memory threads, in any status.
 
-    coverage: last sequence that the new extractor has read, by (conversation, stage); only memories from turns up to it
-    can be gone. Turns of which a memory was forgotten are ignored, since the forgotten content is not known. Nothing is
-    added under a dedupe key whose valid memory the new extractor has not read.
+    coverage: the last sequence that the new extractor has read, by (conversation, stage); only memories from turns up
+    to it can be gone. Turns that also stated a forgotten memory are ignored, because the forgotten content is not
+    known. Nothing is added under a dedupe key if its valid memory comes from a turn that the new extractor has not
+    read.
     """
     with_forgotten = {source.event_id for row in real if row.status == "forgotten" for source in row.sources}
     known = {row.id: row for row in real}
@@ -94,13 +96,13 @@ def replacement_events(
 
 
 def _is_addable(row: StoredMemory, here: StoredMemory | None) -> bool:
-    """Returns whether a memory is not recorded yet, or was closed in favour of a finding that may now be gone."""
+    """Returns whether a memory is not recorded yet, or was closed in favour of a memory that may now be gone."""
     return here is None or (here.status == "closed" and here.closed_reason in ("superseded", "rejected", "rederived"))
 
 
 def _was_read(row: StoredMemory, coverage: Coverage) -> bool:
-    """Returns whether a memory is valid, extracted, and only from turns that the new extractor has read in the same
-    stage."""
+    """Returns whether a memory is valid, was extracted, and comes only from turns that the new extractor has read in
+    the same stage."""
     stage = "llm" if row.origin == "llm" else "rules"
     return (
         row.status == "valid"
@@ -120,7 +122,7 @@ def _is_single(row: StoredMemory) -> bool:
 
 
 def _pairs(gone: Sequence[StoredMemory], added: Sequence[StoredMemory]) -> list[tuple[StoredMemory, StoredMemory]]:
-    """Returns (old, new): different findings of the two extractors on the same subject in the same turn."""
+    """Returns pairs (old, new) of different findings about the same subject in the same turn."""
     free = list(added)
     pairs: list[tuple[StoredMemory, StoredMemory]] = []
     for old in gone:

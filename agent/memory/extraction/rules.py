@@ -1,7 +1,7 @@
-"""Extraction rules are data: TOML files, those of turnlog and one of the user's own.
+"""Loads extraction rules from TOML files: those of turnlog, and one that the user may write.
 
-A rule is a table of `[rule]` by its id. What it may hold is the model `Rule` below; docs/long-term-memory.md explains
-it. Whatever is wrong with a rule is an error that names file, rule and cause.
+Each rule is a table `[rule.<id>]`. The model `Rule` below lists its fields; docs/long-term-memory.md explains them. An
+error in a rule names the file, the rule and the cause.
 """
 
 import hashlib
@@ -25,9 +25,9 @@ from turnlog.events.errors import TurnlogError
 
 LANGUAGES = ("en", "zh")
 FLAGS = regex.IGNORECASE | regex.VERSION1
-_APOSTROPHE = regex.compile(r"(?<=\bi|\(\?:|\||n)'(?=m\b|ve\b|t\b)")  # "im", "ive" and "dont" are typed too
+_APOSTROPHE = regex.compile(r"(?<=\bi|\(\?:|\||n)'(?=m\b|ve\b|t\b)")  # people also type "im", "ive" and "dont"
 _PART = regex.compile(r"\{\{\w+\}\}")
-Pattern = Any  # of the library regex, which has no types
+Pattern = Any  # a pattern of the library regex, which has no types
 APPLIED_BY = {
     "turnlog.agent.memory.extraction": (
         *(
@@ -56,15 +56,15 @@ class InvalidRules(TurnlogError):
 
 
 class Rule(BaseModel):
-    """One rule: its table in the file.
+    """A rule: its table in the file.
 
-    en, zh: regular expressions (library `regex`); {{number}} is the part of that name in parts.toml; the group `value`,
-    or the first one, is the value. content,
-    dedupe_key: templates with {value} and the names of other groups. normalisers, validators: names, or tables with a
-    `name`, a `group` if it is another than `value`, and the parameters; the group `key` is a copy of the value that
-    only dedupe_key shows. value: template of what memories of one key are compared by, the value if left out. entity:
-    type of the entity that the value names. unless: what the sentence must not hold. anywhere: a match need not
-    begin a clause. of_relatives: it may also state something of a relative ("My son is 7").
+    en, zh: regular expressions (library `regex`); {{number}} stands for the part of that name in parts.toml; the group
+    `value`, or else the first group, matches the value. content, dedupe_key: templates with {value} and the names of
+    other groups. normalisers, validators: names, or tables with a `name`, a `group` if it is not `value`, and the
+    parameters; the group `key` is a copy of the value that only dedupe_key uses. value: template of the text by which
+    memories with one key are compared; the value if left out. entity: type of the entity that the value names. unless:
+    patterns that the sentence must not match. anywhere: a match need not begin a clause. of_relatives: the rule also
+    applies to statements about a relative ("My son is 7").
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -92,7 +92,7 @@ class Rule(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A normaliser or validator with its parameters, and the group it is for."""
+    """A normaliser or validator with its parameters, and the group that it applies to."""
 
     name: str
     group: str
@@ -118,14 +118,14 @@ class Compiled:
 @dataclass(frozen=True, slots=True)
 class RuleSet:
     """The rules in the order in which they are tried. version: 16 hex digits of a hash of the rules and the code that
-    applies them; under another version a turn may give other memories, which `rederive` finds."""
+    applies them; with another version a turn may lead to other memories, which `rederive` finds."""
 
     rules: tuple[Compiled, ...]
     version: str
 
 
 def load_rules(own: Path | None = None) -> RuleSet:
-    """Returns the rules of `own`, then turnlog's except those that `own` replaces or switches off. Raises
+    """Returns the rules of the file `own`, then the rules of turnlog that `own` neither replaces nor disables. Raises
     InvalidRules."""
     tables = dict(_bundled())
     if own is not None:
@@ -161,7 +161,7 @@ def _read(path: Path) -> str:
 
 
 def _of_file(name: str, text: str) -> dict[str, Compiled | None]:
-    """Returns the rules of a file; None stands for a rule that is only switched off."""
+    """Returns the rules of a file; None stands for a rule that the file only disables."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -1,4 +1,4 @@
-"""Values of the extraction that both stages share: they turn results into memories and events to write. Pure."""
+"""Shared by both stages of the extraction: converts results to memories and events to write. Pure."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ ANOTHER_SPEAKER = "another-speaker"
 
 @dataclass(frozen=True, slots=True)
 class UserConversation:
-    """The turns of one user in one conversation, the input of an extraction."""
+    """Identifies the turns of one user in one conversation, the input of an extraction."""
 
     tenant: str
     user: str
@@ -31,7 +31,8 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Sequences first to last that a stage has read. others: turns left out because another speaker spoke them."""
+    """The sequences from first to last that a stage has read. others: number of turns left out because somebody else
+    said them."""
 
     first: int
     last: int
@@ -46,8 +47,8 @@ def proposal(
     extractor: str,
     derivation: Derivation | None = None,
 ) -> Proposal:
-    """Returns the memories and events to append; the events count the candidates as stored, before conflicts are
-    decided."""
+    """Returns the memories and events to append. The events count all candidates as stored, because conflicts are
+    decided later."""
     memories = candidates(conversation.tenant, conversation.user, result.findings)
     found = [entity.model_copy(update={"derivation": derivation}) for entity in entities(result)]
     rejected = result.counts() | ({ANOTHER_SPEAKER: span.others} if span.others else {})
@@ -67,7 +68,7 @@ def proposal(
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Turns for one call of a model. is_full: they reach the token limit of a batch."""
+    """The turns for one call of a model. is_full: they reach the token limit of a batch."""
 
     turns: tuple[Turn, ...]
     tokens: int
@@ -85,7 +86,7 @@ def next_batch(turns: Sequence[Turn], limit: int, count: Callable[[str], int]) -
 
 
 def request_parts(prompt_hash: str, user: str, turns: Sequence[Turn]) -> tuple[str, ...]:
-    """Returns the parts that identify one request to a model, for its cache key."""
+    """Returns the parts of the cache key of a request to a model."""
     digests = (hashlib.sha256(turn.text.encode(errors="replace")).hexdigest() for turn in turns)
     named = (f"{turn.seq} {turn.event_id} {digest}" for turn, digest in zip(turns, digests, strict=True))
     return ("extract", prompt_hash, user, *named)

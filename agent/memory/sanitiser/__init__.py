@@ -1,1 +1,1 @@
-"""Masks sensitive parts of a text, by level, and recognises secrets. Pure."""
+"""Masks sensitive parts of a text, depending on a level, and recognises secrets. Pure."""

@@ -1,8 +1,10 @@
-"""Masks numbers and addresses that identify a person: identity cards, payment cards, mail, phones; and grades. Pure.
+"""Masks numbers and addresses that identify a person (identity cards, payment cards, mail addresses, phone numbers),
+and grades. Pure.
 
-A payment card counts only if its check digit and issuer are valid, so that order numbers and timestamps stay. With
-`exact`, the same holds for identity numbers; without it one with a typing error counts too, recognised by its form.
-Digits without a country code or grouping count as a phone number only after a word such as "phone".
+A payment card number is masked only if its check digit and issuer are valid, so that order numbers and timestamps stay.
+With `exact`, the same applies to identity numbers; without it, an identity number with a typing error is masked too,
+recognised by its form. Digits without a country code or grouping are masked as a phone number only after a word such as
+"phone".
 """
 
 import re
@@ -19,7 +21,8 @@ NARROW = {0xFF00 + place: 0x20 + place for place in range(1, 0x5F)} | {0x3000: 0
 
 
 def replaced(text: str, pattern: re.Pattern[str], made: Callable[[re.Match[str]], str | None]) -> str:
-    """Replaces matches of a pattern. made: returns the replacement of a match; None leaves it unchanged."""
+    """Returns the text with matches of a pattern replaced. made: returns the replacement of a match, or None to leave
+    it unchanged."""
     parts, at = [], 0
     for found in pattern.finditer(text.translate(NARROW)):
         new = made(found)
@@ -34,13 +37,13 @@ _FREE, _END = r"(?<![0-9A-Za-z*.])(?<![0-9]-)", r"(?![0-9A-Za-z*])(?!-[0-9])"
 _SSN = re.compile(_FREE + r"[0-9]{3}-[0-9]{2}-[0-9]{4}" + _END)
 _SSN_NAMED = re.compile(r"((?<![A-Za-z])(?:ssn|social security(?: number)?)[:#\s]{0,3}(?:is )?)([0-9]{9})" + _END, re.I)
 _CHINESE = re.compile(_FREE + r"[0-9]{17}[0-9Xx]" + _END)
-# Region, day of birth, number: timestamps and order numbers of 18 digits have no year in this position.
+# Region, date of birth, number. Timestamps and order numbers with 18 digits have no year in this position.
 _CHINESE_FORM = re.compile(r"[1-9][0-9]{5}(?:19|20)[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])[0-9]{3}[0-9Xx]")
 _CHINESE_NAMED = re.compile(r"(?:身份证|公民身份)[^0-9\n]{0,8}$")
 _CARD = re.compile(
     _FREE + r"[2-6](?:[0-9]{11,17}|[0-9]{3}(?:[ -][0-9]{4}){3}|[0-9]{3}[ -][0-9]{6}[ -][0-9]{4,5})[0-9]?" + _END
 )
-# Issuers' ranges: Visa, Mastercard, American Express, Discover, UnionPay, JCB, Diners, Maestro (ISO/IEC 7812).
+# Number ranges of issuers: Visa, Mastercard, American Express, Discover, UnionPay, JCB, Diners, Maestro (ISO/IEC 7812).
 _ISSUER = re.compile(
     r"4|5[0-8]|2(?:22[1-9]|2[3-9]|[3-6]|7[01]|720)|3[47]|6(?:011|4[4-9]|5|2|[37])|35(?:2[89]|[3-8])|3(?:0[0-5]|[68])"
 )
@@ -137,7 +140,7 @@ def _is_phone(text: str, found: PhoneNumberMatch) -> bool:
 
 
 def _is_grouped(found: PhoneNumberMatch) -> bool:
-    """Returns whether the area code is separated, as is usual in the number's country."""
+    """Returns whether the number is grouped in the usual way of its country."""
     written = [part for part in re.split(r"[^0-9]+", found.raw_string) if part]
     national = phonenumbers.format_number(found.number, phonenumbers.PhoneNumberFormat.NATIONAL)
     usual = [part for part in re.split(r"[^0-9]+", national) if part]
@@ -145,6 +148,6 @@ def _is_grouped(found: PhoneNumberMatch) -> bool:
 
 
 def _phone_mask(found: PhoneNumberMatch) -> str:
-    """Masks a phone number but keeps a written country code and the last two digits."""
+    """Returns the mask of a phone number, which keeps a written country code and the last two digits."""
     code = f"+{found.number.country_code}" if found.raw_string.lstrip().startswith(("+", "＋")) else ""
     return f"{code}{PHONE_MASK}{found.raw_string[-2:]}"

@@ -1,8 +1,8 @@
-"""Masks sensitive parts of a text, by level. Pure.
+"""Masks sensitive parts of a text, depending on a level. Pure.
 
-LIGHT, for turnlog's own logs: secrets, identity numbers and cards. MODERATE, for exports: mail addresses, phone
-numbers and identity numbers with a typing error too. FULL, for publication: grades too. The result is deterministic,
-and sanitising it again changes nothing.
+LIGHT, for turnlog's own logs, masks secrets, identity numbers and card numbers. MODERATE, for exports, also masks mail
+addresses, phone numbers and identity numbers with a typing error. FULL, for publication, also masks grades. The result
+is deterministic, and sanitising it again changes nothing.
 """
 
 import re
@@ -30,7 +30,8 @@ class SanitiseLevel(IntEnum):
 
 
 def sanitise(text: str, level: SanitiseLevel, regions: Sequence[str] = REGIONS) -> str:
-    """Returns the text, masked according to the level. regions: of phone numbers without a country code."""
+    """Returns the text, masked according to the level. regions: countries in which to look up phone numbers without a
+    country code."""
     for _ in range(_AGAIN):  # a mask can create a word boundary at which another pattern matches
         found = _once(text, level, regions)
         if found == text:
@@ -45,7 +46,8 @@ def holds_secret(text: str) -> bool:
 
 
 def mask_secrets(text: str) -> str:
-    """Returns the text without secrets: LIGHT, and passwords of any form that somebody says are theirs."""
+    """Returns the text with secrets masked: everything that LIGHT masks, and passwords in any form that the text says
+    are somebody's own."""
     text = sanitise(text, SanitiseLevel.LIGHT)
     kept, end = "", 0
     for said in _CONFIDED.finditer(text):
@@ -57,7 +59,8 @@ def mask_secrets(text: str) -> str:
 
 
 def sanitise_json(value: Any, level: SanitiseLevel, regions: Sequence[str] = REGIONS) -> Any:
-    """Sanitises every string in a JSON value; values under a key such as `password` are masked whole. Keys stay."""
+    """Returns a JSON value with every string sanitised; the value of a key such as `password` is masked completely.
+    Keys stay."""
     return sanitised_json(value, lambda text: sanitise(text, level, regions))
 
 
@@ -71,7 +74,7 @@ def _once(text: str, level: SanitiseLevel, regions: Sequence[str]) -> str:
 
 
 def sanitised_json(value: Any, clean: Callable[[str], str]) -> Any:
-    """Sanitises a JSON value like sanitise_json, with another function for the strings."""
+    """Sanitises a JSON value like sanitise_json, but with the function `clean` for strings."""
     match value:
         case str():
             return clean(value)
@@ -88,8 +91,9 @@ def _named(name: str, value: Any, clean: Callable[[str], str]) -> Any:
     return sanitised_json(value, clean)
 
 
-# Secrets: keys of known services, tokens, private keys, passwords. Every pattern begins at a boundary and has no two
-# ways to read the same text, so the time is linear in its length. Source of the prefixes: the services' documentation.
+# Secrets: keys of known services, tokens, private keys, passwords. Every pattern begins at a boundary and can match a
+# text in only one way, so the time is linear in the length of the text. Source of the prefixes: the services'
+# documentation.
 _BEFORE = r"(?<![A-Za-z0-9_])"
 _TOKENS = re.compile(
     _BEFORE
@@ -119,14 +123,14 @@ _NAMES = r"(?:password|passwd|passphrase|pwd|secret|api[_-]?key|access[_-]?key|(
 _ASSIGNED = re.compile(
     rf"((?:(?<![A-Za-z])|_){_NAMES}[\"']?\s{{0,3}}=\s{{0,3}}[\"']?)([^\s\"',;&]{{3,}})", re.IGNORECASE
 )
-# In prose any word may follow a colon: only one with a digit counts as a password.
+# In prose any word may follow a colon, so only a word with a digit counts as a password.
 _SAID = re.compile(
     rf"((?:(?<![A-Za-z]){_NAMES}[\"']?(?:\s{{0,3}}:\s{{0,3}}|\s{{1,3}}is\s{{1,3}})[\"']?)"
     r"|(?:密码|口令)\s{0,3}(?:[:：=]|是|为)\s{0,3})(?=[!-~]{0,100}[0-9])([!#-&(-+\--:<-~]{4,})",
     re.IGNORECASE,
 )
-# The user's own password, as in "my wifi password is swordfish", unlike a rule for passwords ("8 characters"). The
-# password begins at the matching group.
+# Matches the user's own password, as in "my wifi password is swordfish", but not a rule for passwords ("8 characters").
+# The password begins at the group that matched.
 _CONFIDED = re.compile(
     r"\b(?:pass(?:word|code|phrase)|pwd|api key|secret key|private key|access token|seed phrase|recovery phrase)"
     r"\b[^.!?\n:=]{0,30}?(?:(?:\b(?:is|are)\b|[:=])\s{0,3}(?!not\b|too\b|very\b|weak\b|strong\b|secure\b|in\b|on\b"

@@ -1,1 +1,1 @@
-"""Compaction and merging of old memories."""
+"""Compacts and merges old memories."""

@@ -1,8 +1,8 @@
-"""Groups duplicate memories, and makes the events that close duplicates or undo a compaction.
+"""Groups duplicate memories, and builds the events that close duplicates or undo a compaction.
 
-`duplicate_groups` is pure: memories and near pairs in, groups out. The most important memory of a group stays valid and
-the others are closed for it; nothing is deleted, so that a compaction can be undone. Similarity is not transitive here:
-a memory is in a group only by its own similarity to the memory that stays.
+`duplicate_groups` is pure: it takes memories and near pairs and returns groups. The most important memory of a group
+stays valid and replaces the others, which are closed; nothing is deleted, so that a compaction can be undone.
+Similarity is not transitive here: a memory belongs to a group only if it is similar to the memory that stays.
 """
 
 from collections import defaultdict
@@ -26,9 +26,9 @@ DUPLICATE_SIMILARITY = 0.92  # calibrated; above it two memories are duplicates
 
 @dataclass(frozen=True, slots=True)
 class Compactable:
-    """A valid memory that may be compacted. importance: decayed to now.
+    """A valid memory that may be compacted. importance: its current importance, after decay.
 
-    touched_at: when it was last said, learned, rated or read. has_evidence: it has at least one source turn.
+    touched_at: the time when it was last said, recorded, rated or read. has_evidence: it has at least one source turn.
     """
 
     id: UUID
@@ -47,8 +47,8 @@ class Compactable:
 
 @dataclass(frozen=True, slots=True)
 class DuplicateGroup:
-    """Memories with the same meaning. kept: stays valid; the duplicates are closed in its favour. similarity: the
-    lowest of a duplicate to `kept`."""
+    """Memories with the same meaning. kept: the memory that stays valid and replaces the duplicates. similarity: the
+    lowest similarity of a duplicate to `kept`."""
 
     kept: Compactable
     duplicates: tuple[Compactable, ...]
@@ -60,7 +60,7 @@ class DuplicateGroup:
 
 
 class Separated:
-    """Sets of memories; two members of one set are never merged."""
+    """Sets of memories. Two members of one set are never merged."""
 
     def __init__(self, sets: Sequence[frozenset[UUID]]) -> None:
         self._sets_of: defaultdict[UUID, set[int]] = defaultdict(set)
@@ -69,7 +69,7 @@ class Separated:
                 self._sets_of[member].add(number)
 
     def contain(self, first: UUID, second: UUID) -> bool:
-        """Returns whether one set contains both."""
+        """Returns whether one of the sets contains both memories."""
         return not self._sets_of.get(first, set()).isdisjoint(self._sets_of.get(second, ()))
 
 
@@ -78,7 +78,7 @@ def duplicate_groups(
 ) -> list[DuplicateGroup]:
     """Returns groups of duplicates. near: pairs of indexes into `memories`, with raw cosines of the model.
 
-    separated: the members of compactions that were undone; two members of one set are not merged again.
+    separated: the members of each undone compaction; two members of one set are not merged again.
     """
     sets = Separated(separated)
 
@@ -126,7 +126,8 @@ def similar_pairs(
     model: str,
     fits: Callable[[Compactable, Compactable, float], bool],
 ) -> defaultdict[int, dict[int, float]]:
-    """Returns found[a][b], the calibrated similarity of memories a and b that `fits` accepts together; symmetric."""
+    """Returns similarities: result[a][b] is the calibrated similarity of memories a and b, for pairs that `fits`
+    accepts. The result is symmetric."""
     found: defaultdict[int, dict[int, float]] = defaultdict(dict)
     for pair in near:
         first, second = memories[pair.first], memories[pair.second]
@@ -156,8 +157,8 @@ def _rank(one: Compactable) -> tuple[bool, float, datetime, int]:
 async def undo_compaction(writer: MemoryWriter, place: Place, event_id: UUID) -> list[UUID]:
     """Makes the members of a compaction valid again and returns their ids; [] when it is undone already.
 
-    The job will not merge them again. A member that changed since for another reason (forgotten, for example) stays as
-    it is. Raises NotFound.
+    The job will not merge them again. A member that has changed for another reason (it was forgotten, for example)
+    stays as it is. Raises NotFound.
     """
 
     async def decide(rows: Rows) -> Decided[list[UUID]]:

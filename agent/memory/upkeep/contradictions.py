@@ -1,9 +1,9 @@
-"""Compares a new memory with similar ones by a language model, which finds contradictions that the words alone do not
+"""Compares a new memory with similar ones by a language model, which detects contradictions that the words alone do not
 show.
 
 Input: a new memory and up to MOST earlier ones. Output: a verdict on each, and the events that follow from them. A
-model's verdict deletes nothing: the losing memory is closed, and a revert opens it again. A rule's strategy has
-precedence over the model's.
+model's verdict deletes nothing: the losing memory is closed, and a revert makes it valid again. The strategy of a rule
+takes precedence over that of the model.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ from turnlog.events.contracts import (
 )
 from turnlog.projectors.models.memories.lookup import StoredMemory
 
-MOST = 5  # memories that a new one is compared with
+MOST = 5  # number of memories that a new one is compared with
 MAX_TOKENS = 1_000
 KINDS = ("FACT", "PREFERENCE", "DECISION")
 NAMESPACE = uuid5(NAMESPACE_URL, "turnlog/memory-compared")
@@ -73,8 +73,8 @@ class _Answer(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ModelVerdicts:
-    """A model's verdicts on possible contradictions. verdicts: JSON values of _Verdict; none when the answer was
-    malformed. It has no word of a memory."""
+    """A model's verdicts on possible contradictions. It contains no text of a memory. verdicts: JSON values of
+    _Verdict; empty if the answer was malformed."""
 
     verdicts: list[dict[str, Any]]
     is_malformed: bool
@@ -103,7 +103,8 @@ def _shown(row: StoredMemory) -> dict[str, str]:
 
 
 def comparisons(verdicts: Sequence[Mapping[str, Any]], earlier: Sequence[StoredMemory]) -> tuple[Comparison, ...]:
-    """Returns a comparison for each earlier memory whose number is in the answer; the first one counts."""
+    """Returns a comparison for each earlier memory whose number is in the answer; the first verdict on a memory
+    counts."""
     said = {verdict["memory"]: verdict for verdict in reversed(verdicts)}
     return tuple(
         Comparison(
@@ -123,10 +124,9 @@ def resolve(
     policy: Policy,
     derivation: Derivation,
 ) -> list[EventData]:
-    """Returns the events that follow from the verdicts, in their order: a MemoryCompared, then a question and merges.
-    Pure.
+    """Returns the events that follow from the verdicts: a MemoryCompared, then questions and merges. Pure.
 
-    known: the rows as they are now; a memory that is no longer valid takes no part.
+    known: the current rows; memories that are no longer valid are ignored.
     """
     intervals: list[Interval] = []
     more: list[EventData] = []
@@ -155,7 +155,8 @@ def _settled(
     policy: Policy,
     derivation: Derivation,
 ) -> tuple[tuple[Interval, ...], list[EventData]]:
-    """Returns the intervals of a contradiction between two valid memories, and the events beside them."""
+    """Returns the intervals that settle a contradiction between two valid memories, and the other events that it
+    needs."""
     earlier, later = sorted((row, other), key=lambda one: (one.valid_from, one.seq))
     strategy = _strategy(earlier, later, proposed)
     if wins := WINS.get(strategy):
@@ -169,10 +170,10 @@ def _settled(
 
 
 def _strategy(earlier: StoredMemory, later: StoredMemory, proposed: Strategy) -> Strategy:
-    """Returns the strategy for a contradiction. The last statement that a person wrote by hand holds; else the strategy
-    of the only one with a key, which a rule gave it.
+    """Returns the strategy for a contradiction: KEEP_LATEST if a person wrote the later memory by hand; otherwise, if
+    exactly one memory has a key, the strategy of that memory, which a rule chose.
 
-    The highest of two is known only where each has one number.
+    KEEP_HIGHEST applies only if each memory contains exactly one number.
     """
     if later.origin == "user":
         return "KEEP_LATEST"
@@ -183,8 +184,8 @@ def _strategy(earlier: StoredMemory, later: StoredMemory, proposed: Strategy) ->
 
 
 def _may_be_merged(row: StoredMemory) -> bool:
-    """Returns whether a memory may be merged. As in a compaction, it may not be one that a newer claim or a time to
-    live can end, or that a person wrote."""
+    """Returns whether a memory may be merged. As in a compaction, memories that a newer claim or a time to live can
+    end, or that a person wrote, are not merged."""
     return row.origin in ("rule", "llm") and row.dedupe_key is None and row.expires_at is None
 
 

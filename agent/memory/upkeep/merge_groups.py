@@ -1,10 +1,10 @@
 """Chooses the groups of memories that a language model merges or summarises. Pure.
 
-Input: one user's memories of one kind with their vectors. Output: duplicate groups (no model needed), and merge groups
-of near-duplicates or of unimportant memories about one subject (a model writes their common text).
+Input: one user's memories of one kind with their vectors. Output: duplicate groups, which need no model, and merge
+groups of near-duplicates or of unimportant memories about one subject, whose common text a model writes.
 
-Never chosen for a merge group: memories that a person wrote or asked to remember, memories with a dedupe key (a newer
-claim may end them) or a time to live, and texts that a model merged before.
+A merge group never contains memories that a person wrote or asked to remember, memories with a dedupe key (a newer
+claim may end them) or a time to live, or texts that a model merged before.
 """
 
 from collections import defaultdict
@@ -38,7 +38,7 @@ from turnlog.projectors.models.memories.lookup import StoredMemory
 
 MAX_MERGED = 5
 MIN_SUMMARISED, MAX_SUMMARISED = 3, 20
-RELATED_SIMILARITY = 0.5  # calibrated; 99 % of unrelated texts are below (similarity.py)
+RELATED_SIMILARITY = 0.5  # calibrated; 99 % of unrelated texts are less similar (similarity.py)
 MAX_GROUP_TOKENS = 1_500
 MAX_SUMMARY_CANDIDATES = 2_000  # memories of one kind that are compared with each other in one run
 MAX_PER_ENTITY = 200  # memories about one entity that are compared with each other in one run
@@ -48,7 +48,8 @@ Excludes = Callable[[Compactable, Compactable], bool]
 
 @dataclass(frozen=True, slots=True)
 class MergeGroup:
-    """Memories to be merged into one, oldest first. similarity: the lowest to the group's seed; None for a summary."""
+    """Memories to be merged into one, oldest first. similarity: the lowest similarity of a member to the group's seed;
+    None for a summary."""
 
     method: Method
     members: tuple[Compactable, ...]
@@ -57,8 +58,8 @@ class MergeGroup:
 
 @dataclass(frozen=True, slots=True)
 class MergeCriteria:
-    """Criteria for members of a merge group: unchanged since `before`; for a merge, at least `similarity` alike; for a
-    summary, less important than `below`."""
+    """Criteria for members of a merge group. before: they have not changed since this time. similarity: lowest
+    similarity in a merge. below: importance below which memories are summarised."""
 
     before: datetime
     similarity: float
@@ -74,8 +75,9 @@ class MergeCriteria:
 
 @dataclass(frozen=True, slots=True)
 class _SimilarityGraph:
-    """strength[a][b]: how strongly memories a and b are related, by their indexes. excludes: whether two memories must
-    not be in one group. count_tokens: of a text."""
+    """A graph of related memories. strength: strength[a][b] tells how strongly the memories with the indexes a and b
+    are related. excludes: returns whether two memories must not be in one group. count_tokens: returns the number of
+    tokens of a text."""
 
     memories: Sequence[Compactable]
     strength: Mapping[int, Mapping[int, float]]
@@ -83,8 +85,8 @@ class _SimilarityGraph:
     count_tokens: Callable[[str], int]
 
     def group_around(self, seed: int, taken: Collection[int], most: int) -> list[int]:
-        """Returns the seed and its strongest free neighbours, within `most` and MAX_GROUP_TOKENS and without pairs that
-        exclude each other."""
+        """Returns the seed and its most strongly related free neighbours: at most `most` memories and MAX_GROUP_TOKENS
+        tokens, without pairs that exclude each other."""
         found, tokens = [seed], self.count_tokens(self.memories[seed].content)
         for other in sorted(self.strength[seed], key=lambda n: (-self.strength[seed][n], n)):
             one = self.memories[other]
@@ -107,7 +109,7 @@ def near_duplicate_groups(
 ) -> list[MergeGroup]:
     """Returns merge groups of near-duplicates that do not contradict each other, most important seed first.
 
-    memories: of one kind. near: pairs of their indexes with raw cosines of `model`.
+    memories: memories of one kind. near: pairs of their indexes with raw cosines of `model`.
     """
     sets = Separated(separated)
 
@@ -134,7 +136,8 @@ def near_duplicate_groups(
 def summary_candidates(
     memories: Sequence[Compactable], criteria: MergeCriteria, exclude: Collection[UUID] = ()
 ) -> list[int]:
-    """Returns indexes, ascending, of the MAX_SUMMARY_CANDIDATES least important memories that may be summarised."""
+    """Returns the indexes of the MAX_SUMMARY_CANDIDATES least important memories that may be summarised, in ascending
+    order."""
     found = [n for n, one in enumerate(memories) if criteria.accepts_for_summary(one) and one.id not in exclude]
     return sorted(sorted(found, key=lambda n: memories[n].importance)[:MAX_SUMMARY_CANDIDATES])
 
@@ -149,7 +152,7 @@ def summary_groups(
 ) -> list[MergeGroup]:
     """Returns groups of MIN_SUMMARISED or more candidates about one entity or one subject, least important seed first.
 
-    Unlike a merge, a summary may hold different claims: "likes tea" and "likes coffee".
+    Unlike a merge, a summary may contain different claims: "likes tea" and "likes coffee".
     """
     sets = Separated(separated)
 
@@ -177,7 +180,8 @@ def _may_meet(first: Compactable, second: Compactable, accepts: Callable[[Compac
 
 
 def _add_shared_entities(related: defaultdict[int, dict[int, float]], memories: Sequence[Compactable]) -> None:
-    """Adds 1 to the strength of two memories for each entity they share, more than any similarity can."""
+    """Adds 1 to the strength of two memories for each entity that they share, which is more than any similarity
+    adds."""
     by_entity = defaultdict[str, list[int]](list)
     for number, one in enumerate(memories):
         for name in one.entities:
@@ -190,7 +194,7 @@ def _add_shared_entities(related: defaultdict[int, dict[int, float]], memories: 
 
 
 def _same_kind_and_language(first: Compactable, second: Compactable) -> bool:
-    """Returns whether the memories have one kind and one language, as the merged text will."""
+    """Returns whether the memories have the same kind and language, because the merged text has only one of each."""
     return first.kind == second.kind and is_chinese(first.content) == is_chinese(second.content)
 
 
@@ -212,7 +216,8 @@ def merge_event(
     similarity: float | None,
     derivation: Derivation,
 ) -> MemoriesCompacted:
-    """Returns the event that replaces the members by one merged memory from now on. rows: valid members, oldest first.
+    """Returns the event that replaces the members by one merged memory from now on. rows: the valid members, oldest
+    first.
 
     A merge takes the highest current importance of its members, a summary the first importance of its kind; both take
     the lowest confidence. The evidence is the first and last quote of each member.
@@ -250,8 +255,8 @@ def _evidence(rows: Sequence[StoredMemory]) -> tuple[MemorySource, ...]:
 
 @dataclass(frozen=True, slots=True)
 class MemoriesOfKind:
-    """One user's memories of one kind. vectors: (n, dimensions). separated: sets whose members are never merged with
-    each other."""
+    """One user's memories of one kind. vectors: an array of shape (n, dimensions). separated: sets whose members are
+    never merged with each other."""
 
     memories: Sequence[Compactable]
     vectors: NDArray[np.float16]
@@ -261,7 +266,8 @@ class MemoriesOfKind:
     def duplicates_and_merges(
         self, criteria: MergeCriteria | None, count_tokens: CountTokens
     ) -> tuple[list[DuplicateGroup], list[MergeGroup]]:
-        """Returns duplicate groups, and merge groups of the other memories; without criteria no merge groups."""
+        """Returns duplicate groups, and merge groups of the other memories. Without criteria, there are no merge
+        groups."""
         if criteria is None:
             near = self._near_pairs(DUPLICATE_SIMILARITY)
             return duplicate_groups(self.memories, near, self.model, self.separated), []

@@ -1,7 +1,7 @@
-"""The prompt by which a language model merges memories into one text, and the checks of its answer.
+"""Prompts a language model to merge memories into one text, and checks its answer.
 
-Input: the contents of a merge group. Output: the text, or the reason why it was refused: a text that adds a number,
-a date, a name or a negation, or that leaves out what a merge must keep, is not stored.
+Input: the contents of a merge group. Output: the text, or the reason why it was refused. A text is refused if it adds a
+number, a date, a name or a negation, or leaves out something that a merge must keep.
 """
 
 import re
@@ -29,14 +29,14 @@ _POSSESSIVE = re.compile(r"['’]s?\Z")
 _SPEAKER = re.compile(r"I(?:['’](?:m|ve|d|ll))?")
 _VERB = re.compile(r"(?:s|ed|ing)\Z")  # "Lives in", "Moved to": the first word of a memory
 _STARTS = re.compile(r"(?:\A|[.!?;:。！？；：\n])[\s\"“‘'(（]*\Z")
-# Dates without a number; those with a capital count as names, and Chinese ones by their characters.
+# Words for dates without a number. Those with a capital are checked as names, Chinese ones by their characters.
 _WHEN = re.compile(
     r"\b(?:today|yesterday|tomorrow|tonight|now|recently|soon|ago|last|next|past|(?:mon|tues|wednes|thurs|fri|satur|sun)day"
     r"|day|week|weekend|month|year|spring|summer|autumn|winter|morning|evening|night)s?\b"
 )
 # Chinese function characters, which are not part of names.
 _JOINING = frozenset("和与及并且也还都又而但是的了在有对为以同时此外另经常很最她他它其们用户个这那会想要爱喜欢非最曾过")
-# Words with the character of a number that are not numbers.
+# Words that contain a numeral character but are not numbers.
 _NO_NUMBER = re.compile(r"一起|一样|一直|一些|一般|一定|一边|一下|一个|之一|统一|唯一|同一|万一|千万|十分|另一")
 
 
@@ -48,15 +48,16 @@ class _Answer(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class CheckedText:
-    """A model's text after its checks. text: may become a memory; empty if it was refused. refused: the reason, else
-    None."""
+    """A model's text after its checks. text: the text that may become a memory; empty if it was refused. refused: the
+    reason, or None if it was not refused."""
 
     text: str
     refused: str | None = None
 
 
 def check_answer(method: Method, contents: Sequence[str], answer: str) -> CheckedText:
-    """Checks a model's answer. contents: of the members, in one language. answer: as the model wrote it."""
+    """Checks a model's answer. contents: the members' contents, in one language. answer: the text that the model
+    returned."""
     try:
         text = _Answer.model_validate(json_value(answer)).text
     except ValidationError:
@@ -69,7 +70,8 @@ def check_answer(method: Method, contents: Sequence[str], answer: str) -> Checke
 
 
 def max_chars(method: Method, contents: Sequence[str]) -> int:
-    """Returns the length limit of the merged text, in characters. A summary is no longer than its members together."""
+    """Returns the length limit of the merged text, in characters. A summary must not be longer than its members
+    together."""
     total = sum(map(len, contents))
     return min(MOST_CHARS, total + EXTRA_CHARS if method == "merge" else total)
 
@@ -83,7 +85,8 @@ def _refused(method: Method, contents: Sequence[str], text: str) -> str | None:
 
 
 def what_it_adds(contents: Sequence[str], text: str) -> str | None:
-    """Returns the reason why a text says more than the contents that it is made of; None when it does not."""
+    """Returns the reason why a text says more than the contents that it was made from; None when it does not say
+    more."""
     source = "\n".join(contents)
     if is_chinese(text) != is_chinese(source):
         return "other-language"
@@ -111,7 +114,7 @@ def _leaves_out(text: str, member: str) -> bool:
 
 
 def _numbers(text: str) -> set[str]:
-    """Returns numbers without their sign, because hyphens in dates such as 2026-05-08 are not minus signs."""
+    """Returns the numbers without their sign, because hyphens in dates such as 2026-05-08 are not minus signs."""
     return {number.lstrip("+-") for number in numbers(_NO_NUMBER.sub(" ", normal(text)))}
 
 
@@ -120,8 +123,8 @@ def _dates(text: str) -> set[str]:
 
 
 def _names_nobody_new(text: str, members: str) -> bool:
-    """Returns whether the text names only people whom a member names. A word with a capital at the start of a sentence
-    is not a name if the members have it in another form."""
+    """Returns whether every name in the text is in a member too. A capitalised word at the start of a sentence is not a
+    name if the members contain it in another form."""
     known, stems = set(map(normal, _words(members))), set(terms(members))
     for name, opens in _names(text):
         if normal(name) not in known and not (opens and set(terms(name)) <= stems):
@@ -136,7 +139,7 @@ def _negates_as(contents: Sequence[str], text: str) -> bool:
 
 
 def _names(text: str) -> Iterator[tuple[str, bool]]:
-    """Yields capitalised words, each with whether it begins a sentence."""
+    """Yields the capitalised words; for each, also whether it begins a sentence."""
     flat = unicodedata.normalize("NFKC", text)
     for found in _WORD.finditer(flat):
         word = _POSSESSIVE.sub("", found.group())
@@ -148,7 +151,7 @@ def _words(text: str) -> list[str]:
     return [_POSSESSIVE.sub("", word) for word in _WORD.findall(unicodedata.normalize("NFKC", text))]
 
 
-MAX_TOKENS = 2_000  # stops a model that never ends; the text is much shorter
+MAX_TOKENS = 2_000  # stops a model that does not end its answer; the text is much shorter
 MERGE = (
     "You make one memory about a user of several that say nearly the same. Say all that they say, each thing once, in "
     "one or two sentences. Keep every name, number, date and negation. "
@@ -169,8 +172,8 @@ FORM = (
 
 @dataclass(frozen=True, slots=True)
 class MergedText:
-    """A text that a model made of several memories. text: empty when it was refused. refused: the reason. No text of a
-    refused answer is kept."""
+    """A text that a model made from several memories. text: empty if it was refused. refused: the reason. The text of a
+    refused answer is not kept."""
 
     text: str
     refused: str | None
@@ -183,7 +186,7 @@ def prompt_hash(method: Method) -> str:
 
 
 async def request_merged_text(chat: ChatModel, method: Method, contents: Sequence[str]) -> MergedText:
-    """Requests the merged text from a model. contents: of the members, oldest first. Raises ModelError."""
+    """Requests the merged text from a model. contents: the members' contents, oldest first. Raises ModelError."""
     system = _template(method).format(max_chars=max_chars(method, contents))
     messages = [{"role": "system", "content": system}, {"role": "user", "content": prompts.data(memories=contents)}]
     reply = await chat.complete(ChatRequest(messages, temperature=0.0, max_tokens=MAX_TOKENS, json_model=_Answer))

@@ -19,7 +19,7 @@ PER_CENTROID = 400
 
 @dataclass(frozen=True, slots=True)
 class NearPair:
-    """first < second: row indexes of two vectors."""
+    """Two near vectors, named by their row indexes: first < second."""
 
     first: int
     second: int
@@ -30,7 +30,7 @@ def near_pairs(vectors: NDArray[np.floating], least: float) -> Iterator[NearPair
     """Yields pairs with a cosine of at least `least`. vectors: (n, dimensions), not normalised, an array or a memory
     map.
 
-    Exact up to BRUTE_FORCE_UP_TO vectors; above, a few pairs are missed.
+    The result is exact for up to BRUTE_FORCE_UP_TO vectors; for more, a few pairs are missed.
     """
     if len(vectors) <= BRUTE_FORCE_UP_TO:
         yield from _within(vectors, np.arange(len(vectors)), np.arange(len(vectors)), least)
@@ -48,8 +48,8 @@ def near_pairs(vectors: NDArray[np.floating], least: float) -> Iterator[NearPair
 def _within(
     vectors: NDArray[np.floating], members: NDArray[np.intp], probing: NDArray[np.intp], least: float
 ) -> Iterator[NearPair]:
-    """Yields pairs of a centroid's member with a vector that probes the centroid. Of a pair that two centroids find,
-    only the one whose member comes first is returned."""
+    """Yields pairs of a centroid's member and a vector that probes the centroid, if the member has the lower index, so
+    that a pair found at two centroids is not yielded twice."""
     if not len(members) or not len(probing):
         return
     right = _unit(vectors[members])
@@ -63,8 +63,8 @@ def _within(
 
 
 def _centroids(vectors: NDArray[np.floating]) -> tuple[Floats, Floats]:
-    """Returns the mean of a sample, and evenly chosen vectors relative to it (a model's vectors may all point one
-    way)."""
+    """Returns the mean of a sample, and evenly chosen vectors as centroids, relative to the mean because a model's
+    vectors may all point in about the same direction."""
     n = len(vectors)
     sample = _unit(vectors[np.linspace(0, n - 1, min(n, BLOCK)).astype(np.intp)])
     middle = sample.mean(axis=0)
@@ -73,7 +73,7 @@ def _centroids(vectors: NDArray[np.floating]) -> tuple[Floats, Floats]:
 
 
 def _probes(block: Floats, middle: Floats, centroids: Floats) -> NDArray[np.int32]:
-    """Returns (n, PROBES) indexes of the nearest centroids, nearest first."""
+    """Returns the indexes of the nearest centroids of each vector, nearest first: an array of shape (n, PROBES)."""
     scores = _unit(block - middle) @ centroids.T
     count = min(PROBES, len(centroids))
     found = np.argpartition(-scores, count - 1, axis=1)[:, :count]

@@ -1,4 +1,4 @@
-"""Imports foreign files as turns (`read`) and exports turns as files (`export_*`)."""
+"""Reads files of other products as turns (`read`), and exports turns as files (`export_*`)."""
 
 from turnlog.agent.operations.importers.imported import (
     Defaults,

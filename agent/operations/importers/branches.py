@@ -1,4 +1,4 @@
-"""Reads conversations that branch at an edited or repeated message; takes the branch that was shown last."""
+"""Reads conversations that branch at edited or repeated messages; imports the branch that was shown last."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -23,9 +23,9 @@ Message = dict[str, Any]
 
 
 def path_to(leaf: Any, messages: Mapping[str, Message], parent: str) -> list[Message]:
-    """Returns the messages from the root to `leaf`. `parent`: the field that names the message before.
+    """Returns the messages from the root to `leaf`. parent: the field that names the previous message.
 
-    Parents that form a loop end the path.
+    The path ends where parents form a loop.
     """
     path: dict[str, Message] = {}
     while isinstance(leaf, str) and leaf in messages and leaf not in path:
@@ -45,8 +45,8 @@ class Fields(NamedTuple):
 class Tree(NamedTuple):
     """One exported conversation. id and label are ignored if they are not text.
 
-    leaf: id of the last message that was shown; if the export does not name it, the last message. model: of answers
-    that name none.
+    leaf: id of the last message that was shown; None if the export does not name it, which means the last message.
+    model: the model of answers that do not name one.
     """
 
     id: Any
@@ -66,8 +66,8 @@ def read_trees(
 ) -> Iterator[Item]:
     """Yields the turns of every conversation in the records.
 
-    tree_of and data_of read one product's conversation and message; they may raise ValueError, KeyError and the like,
-    and data_of returns None for an empty message.
+    tree_of and data_of convert a conversation and a message of one product; they may raise the errors in MALFORMED, and
+    data_of returns None for an empty message.
     """
     for record in records:
         try:

@@ -1,9 +1,9 @@
-"""ChatGPT's data export: conversations.json, or the zip with it.
+"""Reads ChatGPT's data export: conversations.json, or the zip that contains it.
 
-A conversation is a tree of nodes (edits and retries branch it); the branch that ends in `current_node`, which the
-person saw last, is imported. thread = the conversation's id, label = its title, source_id = message id. Hidden and
-empty messages and other branches are skipped. Files are named in the text: the export points to them with addresses
-that only ChatGPT can open (`sediment://`, `file-service://`).
+A conversation is a tree of nodes, which branches at edits and retries; the branch that ends in `current_node`, which
+the person saw last, is imported. thread = the conversation's id, label = its title, source_id = message id. Hidden
+messages, empty messages and other branches are skipped. Files are only named in the text, because the export refers to
+them by addresses that only ChatGPT can open (`sediment://`, `file-service://`).
 """
 
 import json
@@ -31,7 +31,7 @@ Part = dict[str, Any]
 
 
 def content_of(content: Part) -> Content:
-    """Returns text, or blocks if there is more than text. Raises ValueError for an unknown type."""
+    """Returns the content as text, or as blocks if there is more than text. Raises ValueError for an unknown type."""
     kind = content.get("content_type")
     make = _TYPES.get(str(kind))
     if make is not None:
@@ -60,7 +60,7 @@ def _thoughts(content: Part) -> Content:
 
 
 def _quote(content: Part) -> Content:
-    """Returns a passage of a web page or file that ChatGPT read."""
+    """Returns a passage of a web page or file that ChatGPT has read, after its title and address."""
     source = " ".join(filter(None, (content.get("title"), content.get("url"))))
     return f"{source}\n{content.get('text') or ''}".strip()
 
@@ -111,7 +111,7 @@ def _conversation(record: Record, defaults: Defaults, names: ThreadNames) -> tup
 
 
 def branch(mapping: dict[str, Node], current: Any) -> list[Node]:
-    """Returns the nodes from the root to `current`; without a current node, along the newest children."""
+    """Returns the nodes from the root to `current`; if there is no such node, follows the newest children."""
     return path_to(current if current in mapping else _newest_leaf(mapping), mapping, "parent")
 
 
@@ -128,9 +128,9 @@ def _newest_leaf(mapping: dict[str, Node]) -> Any:
 
 
 class ChatGPTConversation:
-    """Turns messages into turns; pairs a tool's answer with the open call to that tool.
+    """Converts messages to turns; pairs a tool's answer with the open call of that tool.
 
-    model: of answers that name none.
+    model: the model of answers that do not name one.
     """
 
     def __init__(self, conversation: Conversation, model: str | None) -> None:
@@ -166,8 +166,8 @@ class ChatGPTConversation:
         return self._conversation.turn(data, message.get("create_time"), data.source_id)
 
     def _call(self, message: Node) -> ToolCall | None:
-        """Returns the tool call of an assistant message whose recipient is not "all", None for others; its text is the
-        argument."""
+        """Returns the tool call of an assistant message whose recipient is a tool; the text of the message is the
+        argument. Returns None for other messages."""
         tool = message.get("recipient") or "all"
         if message["author"]["role"] != "assistant" or tool == "all":
             return None
@@ -178,14 +178,14 @@ class ChatGPTConversation:
 
 
 def _is_typed(content: Part) -> bool:
-    """Returns whether a user's message has their own words: typed text, or their speech."""
+    """Returns whether a user's message contains the user's own words: typed text or speech."""
     parts = [part for part in content.get("parts") or () if isinstance(part, dict)]
     is_own = content.get("content_type") in ("text", "multimodal_text")
     return is_own and all(part.get("direction") != "out" for part in parts)
 
 
 def _with_files(content: Content, message: Node) -> Content:
-    """Returns the content, after the names of the attached files that are not among its parts."""
+    """Returns the names of the attached files that are not among the content's parts, followed by the content."""
     parts = [part for part in message["content"].get("parts") or () if isinstance(part, dict)]
     among = {str(part.get("asset_pointer")).rpartition("/")[2].partition("#")[0] for part in parts}
     files = (message.get("metadata") or {}).get("attachments") or ()
@@ -196,7 +196,7 @@ def _with_files(content: Content, message: Node) -> Content:
 
 
 def _hidden(message: Node) -> str | None:
-    """Returns why a message is left out: hidden by ChatGPT, or empty."""
+    """Returns why a message is left out (ChatGPT hides it, or it is empty); None if it is not."""
     content = message.get("content") or {}
     if (message.get("metadata") or {}).get("is_visually_hidden_from_conversation"):
         return "hidden in ChatGPT"

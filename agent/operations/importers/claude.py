@@ -1,8 +1,8 @@
-"""Claude's data export: conversations.json, or the zip with it.
+"""Reads Claude's data export: conversations.json, or the zip that contains it.
 
-thread = the conversation's uuid, label = its name, source_id = the message's uuid. Thinking, tool calls (artifacts
-too) and their results stay blocks; attached files are named, with the text that Claude extracted from them. Of
-branches, the one with `current_leaf_message_uuid`, else with the last message, is imported.
+thread = the conversation's uuid, label = its name, source_id = the message's uuid. Thinking, tool calls (including
+artifacts) and their results stay blocks; attached files are named, with the text that Claude extracted from them. The
+imported branch is the one that ends in `current_leaf_message_uuid`, or else in the last message.
 """
 
 from collections.abc import Iterable, Iterator
@@ -60,8 +60,8 @@ def _said(message: Message) -> tuple[Block, ...]:
 
 
 def _with_call_ids(parts: list[Message], message_id: str) -> list[Message]:
-    """Returns the parts, with an id from their position for calls and results without one; a result follows its
-    call."""
+    """Returns the parts. Calls without an id get one from their position; results without an id get the id of the call
+    before them."""
     made, last = list[Message](), ""
     for number, part in enumerate(parts):
         if part["type"] == "tool_use":

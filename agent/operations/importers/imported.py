@@ -1,4 +1,4 @@
-"""The values that importers yield, with event ids that make a repeated import add nothing."""
+"""Defines the values that importers yield. Event ids depend on the content, so that a repeated import adds nothing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,8 @@ MALFORMED = (ValueError, TypeError, AttributeError, KeyError)
 
 
 def reason_of(error: Exception) -> str:
-    """Returns a pydantic error shortened to its first message and place; other messages unchanged."""
+    """Returns the reason of an error in plain words; a pydantic error is shortened to its first message and
+    position."""
     if isinstance(error, KeyError):
         return f"the field {error} is missing"
     if isinstance(error, TypeError | AttributeError):
@@ -41,12 +42,12 @@ class ImportFailed(TurnlogError):
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """Defaults and overrides for a file, from the command line.
+    """Defaults and overrides for a file, given on the command line.
 
-    user: owner of the turns, overrides the file's. thread: overrides the file's id; when the file holds
-    several conversations the second is `thread-2`, and so on (jsonl: all lines go to `thread`).
-    base_time: of the first turn without a time. It is fixed, not the file's date or the current time, because the
-    time is part of the event id and a copied file must import to the same ids.
+    user: owner of the turns, overrides that of the file. thread: overrides the id in the file; if the file contains
+    several conversations, the second becomes `thread-2`, and so on (in jsonl, all lines go to `thread`). base_time:
+    time of the first turn without a time. It is fixed and not the file's date or the current time, because the time is
+    part of the event id, and a copy of the file must lead to the same ids.
     """
 
     tenant: str = "default"
@@ -58,7 +59,8 @@ class Defaults:
 class ImportedTurn(NamedTuple):
     """One turn, validated once (in `data`). time is aware and in UTC; id is deterministic.
 
-    is_dated: the file has a time for this turn or its conversation; else it is a second after the turn before it.
+    is_dated: the file has a time for this turn or its conversation; otherwise the time is one second after that of the
+    previous turn.
     """
 
     id: UUID
@@ -71,7 +73,7 @@ class ImportedTurn(NamedTuple):
 
 
 class Rejected(NamedTuple):
-    """An invalid piece of the file: its place, and why it was refused."""
+    """An invalid piece of the file. where: its position. error: why it was refused."""
 
     where: str
     error: str
@@ -81,24 +83,25 @@ EMPTY = "empty"
 
 
 class Skipped(NamedTuple):
-    """A piece that is left out on purpose, such as a hidden system message. Equal reasons are counted together."""
+    """A piece that is left out on purpose, such as a hidden system message. Pieces with equal reasons are counted
+    together."""
 
     where: str
     reason: str
 
 
 class Repeated(NamedTuple):
-    """A piece with the source_id and the words of an earlier one, which is stored once."""
+    """A piece with the same source_id and words as an earlier one; only the earlier one is stored."""
 
     where: str
     source_id: str
 
 
 class ImportedMemory(NamedTuple):
-    """A memory of another product, which has neither quote nor source turn because nobody said it in these words.
+    """A memory of another product. It has neither a quote nor a source turn, because nobody said it in these words.
 
-    user: whom it is about; None where neither the file nor the caller says so. source, id: the product, and its id of
-    the memory. since, until: when it held, as the file has it.
+    user: the person that it is about; None if neither the file nor the caller names one. source: the product. id: its
+    id of the memory. since, until: the time when it was valid, as written in the file.
     """
 
     where: str
@@ -123,9 +126,10 @@ def import_id(tenant: str, thread: str, key: str, time: datetime) -> UUID:
     """Returns the event id of an imported turn: 48 bits of event time (ms), then 74 bits of sha256(tenant, thread,
     key), in the layout of UUID version 7 (RFC 9562, 5.7).
 
-    Version 7, not 8, as all ids in the log: ids sort by event time, and Postgres and other readers extract the time.
-    A hash replaces the random bits of 5.7; it is spread as evenly and gives the same id again. Lengths are hashed
-    too, so that no two (tenant, thread) pairs collide. Raises ValueError for a time that no event can have.
+    The version is 7, not 8, as for all ids in the log: ids sort by event time, and Postgres and other readers extract
+    the time. A hash replaces the random bits of 5.7; it is as evenly distributed and the same in a repeated import.
+    Lengths are hashed too, so that no two (tenant, thread) pairs collide. Raises ValueError for a time that no event
+    can have.
     """
     seed = f"{len(tenant)} {len(thread)} {tenant}{thread}{key}".encode()
     digest = int.from_bytes(sha256(seed).digest()[:10], "big")
@@ -137,7 +141,8 @@ _MILLISECONDS_FROM = 1e11  # as seconds this is the year 5138
 
 
 def parse_time(value: Any) -> datetime:
-    """Reads ISO 8601 text, whose offset is kept (none means UTC), or seconds or milliseconds since 1970.
+    """Returns the time of an ISO 8601 text, whose offset is kept (no offset means UTC), or of a number of seconds or
+    milliseconds since 1970.
 
     Raises ValueError for anything else.
     """
@@ -154,9 +159,9 @@ def parse_time(value: Any) -> datetime:
 
 
 class Clock:
-    """Dates the turns of a conversation; a turn without a time is one second after the previous one.
+    """Dates the turns of a conversation; a turn without a time gets the time one second after the previous turn.
 
-    is_dated: whether the file has the time of the last turn or of the conversation.
+    is_dated: whether the file has a time for the last turn or for the conversation.
     """
 
     def __init__(self, start: datetime, is_dated: bool = False) -> None:
@@ -165,7 +170,7 @@ class Clock:
         self._last: datetime | None = None
 
     def time(self, value: Any) -> datetime:
-        """Returns the turn's time. value: the file's, or None. Raises ValueError."""
+        """Returns the turn's time. value: the time in the file, or None. Raises ValueError."""
         self.is_dated = self._is_conversation_dated or value is not None
         if value is not None:
             time = parse_time(value)
@@ -176,7 +181,8 @@ class Clock:
 
 
 class ThreadNames:
-    """--thread for the first conversation, then `thread-2` …; else the file's own id, else its stem."""
+    """Chooses thread ids: with --thread that id for the first conversation, then `thread-2` and so on; otherwise the id
+    in the file, or else the file's stem."""
 
     def __init__(self, defaults: Defaults, stem: str) -> None:
         self._asked = defaults.thread
@@ -192,7 +198,7 @@ class ThreadNames:
 
 
 class Conversation:
-    """Makes the turns of one conversation: running number, time and event id."""
+    """Makes the turns of one conversation; assigns their numbers, times and event ids."""
 
     def __init__(self, defaults: Defaults, thread: str, label: str | None, user: str | None, start: Any = None) -> None:
         self._tenant = defaults.tenant
@@ -203,8 +209,8 @@ class Conversation:
         self._clock = Clock(defaults.base_time if start is None else parse_time(start), start is not None)
 
     def turn(self, data: TurnRecorded, time: Any = None, key: str | None = None) -> ImportedTurn:
-        """Returns a turn of the conversation. key: identifies it within the thread; default: its place and content.
-        Raises ValueError (the time)."""
+        """Returns a turn of the conversation. key: identifies it within the thread; by default its number and content
+        do. Raises ValueError for an invalid time."""
         when = self._clock.time(time)
         key = key or f"M{self.number}\n{data.model_dump_json(exclude={'source_id', 'origin'})}"
         event_id = import_id(self._tenant, self.thread, key, when)

@@ -1,10 +1,10 @@
-"""turnlog's own format, a turn a line: {thread, user, text|content, time, role?, name?, source_id?, label?}.
+"""Reads turnlog's own format, one turn per line: {thread, user, text|content, time, role?, name?, source_id?, label?}.
 
-`user` is the speaker and becomes the turn's `name` when the role is user and the line has no `name`; it is
-also the owner of the turn unless --user names one. The default `source_id` is the line number (L12).
-Optional: tool_calls, tool_call_id, agent, model, tokens_in, tokens_out, latency_ms, and from an export
-`event_id` with its `tenant`: imported into the same tenant and thread the turn keeps its event id. Other fields are
-skipped, each with its name.
+`user` is the speaker and becomes the turn's `name` when the role is user and the line has no `name`; it is also the
+owner of the turn unless --user names one. The default `source_id` is the line number (L12). Optional fields:
+tool_calls, tool_call_id, agent, model, tokens_in, tokens_out, latency_ms, and from an export `event_id` with its
+`tenant`: a turn that is imported into the same tenant and thread keeps its event id. Other fields are skipped and
+reported by name.
 """
 
 from collections import defaultdict
@@ -35,7 +35,8 @@ _FIELDS |= {"event_id", "tenant"}
 
 
 def read_jsonl(lines: Iterable[bytes | None], defaults: Defaults, stem: str) -> Iterator[Item]:
-    """Yields the turns of the lines. A line None is too long. stem: the thread of lines without one."""
+    """Yields the turns of the lines; None stands for a line that is too long. stem: the thread of lines that do not
+    name one."""
     clocks: defaultdict[str, Clock] = defaultdict(lambda: Clock(defaults.base_time))
     seen = set[int]()
     for number, line in enumerate(lines, 1):
@@ -54,9 +55,11 @@ def read_jsonl(lines: Iterable[bytes | None], defaults: Defaults, stem: str) -> 
 
 
 def _is_first(line: dict[str, Any], turn: ImportedTurn, seen: set[int]) -> bool:
-    """Returns False for a line with the source_id and the words of an earlier one. Of these only hashes are kept.
+    """Returns False for a line with the same source_id and words as an earlier one. Only hashes of earlier lines are
+    kept.
 
-    An event id tells turns apart by itself, and a source_id with other words is another turn.
+    Lines with an event id are always first, because the id identifies the turn; the same source_id with other words is
+    a different turn.
     """
     if "event_id" in line or line.get("source_id") is None:
         return True
@@ -93,8 +96,8 @@ def _data(line: dict[str, Any], number: int) -> TurnRecorded:
 
 
 def _event_id(line: dict[str, Any], number: int, tenant: str, thread: str, data: TurnRecorded, time: datetime) -> UUID:
-    """Returns the id of a line's turn. The content is part of the key: two files may both have an L12, and a source_id
-    may be used twice."""
+    """Returns the event id of a line's turn. The content is part of the key, because two files may both have an L12,
+    and a source_id may be used twice."""
     if "event_id" in line and line.get("tenant") == tenant and line.get("thread") == thread:
         return UUID(str(line["event_id"]))
     content = data.content if isinstance(data.content, str) else repr(line.get("content"))

@@ -1,4 +1,4 @@
-"""Parses JSON text: one line, or a whole document as a stream of records in constant memory."""
+"""Parses JSON text: one line, or a complete document as a stream of records in constant memory."""
 
 import io
 import json
@@ -17,12 +17,12 @@ _CHUNK = 1 << 18
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")
 _BETWEEN = re.compile(r"[\s,]*")
 _ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-_LONGEST_TOKEN = 12  # a cut `\\ud83d\\ude00` is reported at most this far before the end
+_LONGEST_TOKEN = 12  # the error position of a cut `\\ud83d\\ude00` is at most this far before the end
 _DECODER = json.JSONDecoder()
 
 
 def lines(stream: IO[bytes]) -> Iterator[bytes | None]:
-    """Yields the lines of the stream; None for a line over MAX_BYTES, which is never in memory as a whole."""
+    """Yields the lines of the stream; None for a line over MAX_BYTES, which is never completely in memory."""
     while line := stream.readline(MAX_BYTES + 1):
         if len(line) <= MAX_BYTES:
             yield line
@@ -42,10 +42,10 @@ class Record(NamedTuple):
 
 
 def array_items(text: TextIO) -> Iterator[Record]:
-    """Yields the items of `[…]` and of arrays that follow it (one list of messages a line). text: with bytes that are
-    not UTF-8 as surrogates.
+    """Yields the items of an array `[…]`, and of arrays that follow it (a file may have one list of messages per line).
+    text: contains surrogates for bytes that are not UTF-8.
 
-    Malformed JSON ends the stream: a Record with the error comes last.
+    Malformed JSON ends the stream; the last Record then has the error.
     """
     window, group, number, inside = _Window(text), 0, 0, False
     while char := window.next_char():
@@ -71,7 +71,7 @@ class _NotUtf8(ValueError):
 
 
 class _Window:
-    """A window of the text; it doubles only while one item does not fit."""
+    """A window of the text, which grows only while an item does not fit."""
 
     def __init__(self, text: TextIO) -> None:
         self._text = text
@@ -118,9 +118,10 @@ class _Window:
 
 
 def parse(line: bytes) -> Any:
-    """Returns one JSON value; see `storable` for lone surrogates. Raises ValueError with a plain reason.
+    """Returns the JSON value of a line. Raises ValueError with a plain reason.
 
-    The fast parser refuses lone surrogates; only then the slow one is used.
+    The fast parser refuses lone surrogates; only then is the slow parser used. `storable` describes how they are
+    stored.
     """
     try:
         return from_json(line)
@@ -140,12 +141,12 @@ def _parse_slowly(line: bytes) -> Any:
 
 
 def _problem(error: json.JSONDecodeError) -> str:
-    """Returns the message without the place at its end."""
+    """Returns the message without the words before a position at its end."""
     return error.msg.removesuffix(" at").removesuffix(" starting").rstrip(": ")
 
 
 def records(stream: IO[bytes]) -> Iterator[Record]:
-    """Yields the records of a JSON document: items of its array(s), lines of JSONL, or the one object."""
+    """Yields the records of a JSON document: the items of its arrays, the lines of JSONL, or the single object."""
     first = stream.readline(1024)
     while first.isspace():
         first = stream.readline(1024)

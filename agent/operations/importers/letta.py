@@ -1,8 +1,8 @@
-"""Letta: an agent file (.af), or the list of messages that its API answers.
+"""Reads Letta's data: an agent file (.af), or the list of messages that its API returns.
 
-thread = the agent's name, since a file numbers its agents anew. What `send_message` says is the answer; a text beside
-it is the agent's thinking. The block `human` becomes a memory with the origin `imported`. Instructions, other blocks
-and Letta's own notices are left out. A file has an agent's newest 50 messages.
+thread = the agent's name, because each file numbers its agents from the start. The text in a call of `send_message` is
+the answer; text outside of it is the agent's thinking. The block `human` becomes a memory with the origin `imported`.
+Instructions, other blocks and Letta's own notices are left out. A file contains an agent's newest 50 messages.
 """
 
 import json
@@ -71,7 +71,7 @@ def _file(where: str, value: Message, names: ThreadNames, defaults: Defaults) ->
 
 
 class _Agent:
-    """The conversation of one agent; remembers calls of `send_message`, whose results are left out."""
+    """Reads the conversation of one agent; remembers calls of `send_message`, whose results are left out."""
 
     def __init__(self, conversation: Conversation) -> None:
         self._conversation = conversation
@@ -128,7 +128,7 @@ class _Agent:
 
 
 def _parts(message: Message) -> Iterator[Block]:
-    """Yields the content; text beside a call of `send_message` is the agent's thinking."""
+    """Yields the content as blocks; text outside of a call of `send_message` is the agent's thinking."""
     if isinstance(thought := message.get("reasoning"), str):
         yield ThinkingBlock(thinking=thought)
     value = message.get("content", message.get("text", message.get("tool_return")))
@@ -145,7 +145,8 @@ def _parts(message: Message) -> Iterator[Block]:
 
 
 def _without_envelope(text: str) -> str:
-    """Returns a person's words without the JSON that older servers put around them; "" for Letta's own notices."""
+    """Returns a person's words without the JSON object in which older servers wrapped them; "" for Letta's own
+    notices."""
     try:
         envelope = json.loads(text)
     except ValueError:

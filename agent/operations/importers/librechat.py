@@ -1,4 +1,4 @@
-"""LibreChat's JSON export of one conversation, flat or nested ("recursive").
+"""Reads LibreChat's JSON export of one conversation, flat or nested ("recursive").
 
 thread = the conversation's id, label = its title, source_id = the message's id. The export does not say which branch
 was shown, so the one with the newest message is imported. Thinking, tool calls and their results become blocks.
@@ -39,7 +39,7 @@ def _tree(value: dict[str, Any]) -> Tree:
 
 
 def _flat(messages: list[Any]) -> list[Any]:
-    """Returns the messages and all below them, each before its children."""
+    """Returns the messages and all messages below them, each before its children."""
     waiting, flat = list(reversed(messages)), []
     while waiting:
         message = waiting.pop()
@@ -72,8 +72,8 @@ def _said(message: Message) -> Iterator[Block]:
 
 
 def _blocks(part: Message, id: str) -> Iterator[Block]:
-    """Yields the blocks of a part. Its value is a field with the name of its type; of text and thinking it may be an
-    object with `value`."""
+    """Yields the blocks of a part. The value is in the field named like the type of the part; for text and thinking, it
+    may be an object with the field `value`."""
     kind = part["type"]
     value = part.get(kind)
     text = value.get("value") if isinstance(value, dict) else value

@@ -1,7 +1,7 @@
-"""Reads mem0's memories: answers of `Memory.get_all`, its server or its platform, a list of memories, or OpenMemory's
-format.
+"""Reads mem0's memories: answers of `Memory.get_all`, of mem0's server or of its platform, a list of memories, or
+OpenMemory's format.
 
-They are a model's sentences about a person: each becomes a memory with the origin `imported`, without a quote.
+A model wrote these sentences about a person, so each becomes a memory with the origin `imported`, without a quote.
 """
 
 from collections.abc import Iterable, Iterator
@@ -35,7 +35,7 @@ def read_mem0(records: Iterable[Record], defaults: Defaults, stem: str) -> Itera
 
 
 def _listed(where: str, value: Any) -> list[tuple[str, Any]]:
-    """Returns the memories of an answer with their places; returns any other value unchanged."""
+    """Returns the memories of an answer with their positions; any other value is returned as a single item."""
     lists = [value[name] for name in _LISTS if isinstance(value.get(name), list)] if isinstance(value, dict) else []
     if not lists:
         return [(where, value)]

@@ -1,4 +1,4 @@
-"""Open WebUI's chat-export-….json: a list of chats, each a tree of messages.
+"""Reads Open WebUI's chat-export-….json: a list of chats, each of which is a tree of messages.
 
 thread = the chat's id, label = its title, source_id = the message's id. The branch that ends in `currentId` is
 imported. Open WebUI writes thinking and tool calls into the text as `<details>` elements; they become blocks.
@@ -29,7 +29,7 @@ _CLOSING = "</details>"
 _ATTRIBUTE = re.compile(r'(\w+)="([^"]*)"')
 _SUMMARY = re.compile(r"^\s*<summary>[^<]*</summary>")
 _QUOTED = re.compile(r"^> ?", re.MULTILINE)
-# The server of the log refuses events of more than 8 MB, and an event may hold several images.
+# NATS refuses events of more than 8 MB, and an event may contain several images.
 _LARGEST_IMAGE = 2_000_000
 
 
@@ -111,7 +111,8 @@ def _call(attributes: dict[str, str], inside: str, id: str) -> Iterator[Block]:
 
 
 def _decoded(text: str, depth: int = 2) -> Any:
-    """Returns the JSON value of the text, or of JSON inside a JSON string. A text that is not JSON stays."""
+    """Returns the JSON value of the text, or of JSON inside a JSON string. A text that is not JSON is returned
+    unchanged."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

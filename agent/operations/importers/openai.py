@@ -1,8 +1,8 @@
-"""OpenAI chat messages, and Anthropic's, which are kept in the same files.
+"""Reads chat messages of OpenAI and of Anthropic, which are kept in the same kinds of files.
 
-Accepted: a list of messages, {"messages": […]}, a list of either, and JSONL of any of them (the fine-tuning
-format). Messages have no time: a conversation begins at the base time (default 2000-01-01), with one turn per second.
-`system` (Anthropic's, beside messages) becomes the first turn.
+Accepted are a list of messages, {"messages": […]}, a list of either, and JSONL of any of them (the fine-tuning format).
+Messages have no time: a conversation begins at the base time (2000-01-01 by default), with one turn per second.
+Anthropic's field `system`, beside the messages, becomes the first turn.
 """
 
 import json
@@ -29,7 +29,7 @@ _ROLES = {"developer": "system", "function": "tool", "human": "user", "ai": "ass
 
 
 def read_openai(records: Iterable[Record], defaults: Defaults, stem: str) -> Iterator[Item]:
-    """Yields the turns of the records. stem: the thread of the first conversation without an id."""
+    """Yields the turns of the records. stem: the thread of the first conversation that has no id."""
     names = ThreadNames(defaults, stem)
     flat: tuple[int, OpenAIConversation] | None = None
     for record in records:
@@ -44,7 +44,7 @@ def read_openai(records: Iterable[Record], defaults: Defaults, stem: str) -> Ite
 
 
 def _whole(record: Record, defaults: Defaults, names: ThreadNames) -> Iterator[Item]:
-    """Yields the turns of a record that is a whole conversation."""
+    """Yields the turns of a record that is a complete conversation."""
     value = {"messages": record.value} if isinstance(record.value, list) else record.value
     if not isinstance(value, dict) or not isinstance(value.get("messages"), list):
         yield Rejected(record.where, "neither a message nor a conversation with a list of messages")
@@ -62,7 +62,7 @@ def _text(value: Any) -> str | None:
 
 
 class OpenAIConversation:
-    """Turns messages into turns; remembers legacy function calls, whose results name only the function."""
+    """Converts messages to turns; remembers legacy function calls, whose results name only the function."""
 
     def __init__(self, conversation: Conversation) -> None:
         self._conversation = conversation
@@ -92,8 +92,8 @@ class OpenAIConversation:
         return self._conversation.turn(data, message.get("created_at") or message.get("timestamp"), own_id)
 
     def _role(self, message: Message) -> Any:
-        """Returns the role of a message. Anthropic sends tool results as the user: a turn with nothing else gets the
-        role tool."""
+        """Returns the role of a message. Anthropic sends tool results in messages of the user: a message that contains
+        nothing else gets the role tool."""
         content = message.get("content")
         parts = content if isinstance(content, list) else []
         if parts and all(isinstance(part, dict) and part.get("type") == "tool_result" for part in parts):
@@ -120,7 +120,8 @@ class OpenAIConversation:
 
 
 def _content(message: Message, calls: tuple[ToolCall, ...]) -> Content:
-    """Returns the content, the refusal or the audio transcript; a tool call may have none."""
+    """Returns the content, the refusal or the audio transcript, after any reasoning; a message with tool calls may have
+    no content."""
     value = message_content(message)
     content = content_of("" if value is None and calls else value)
     reasoning = message.get("reasoning_content") or message.get("reasoning")

@@ -1,4 +1,5 @@
-"""Downloads from a URL a file that an importer reads: from mem0's or Zep's API, or LangGraph's tables in Postgres."""
+"""Downloads data of a URL into a file that an importer reads: from the API of mem0 or Zep, or from LangGraph's tables
+in Postgres."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,7 +18,7 @@ from turnlog.agent.operations.importers.source_files import Format
 PAGE, TIMEOUT_S = 100, 60
 Pairs = Iterable[tuple[str, Any]]
 _ROLES = {"human": "user", "ai": "assistant", "HumanMessageChunk": "user", "AIMessageChunk": "assistant"}
-_UUID_EPOCH_S = 12_219_292_800  # from 1582-10-15 to 1970-01-01
+_UUID_EPOCH_S = 12_219_292_800  # seconds from 1582-10-15 to 1970-01-01
 
 
 def is_url(source: str) -> bool:
@@ -25,7 +26,7 @@ def is_url(source: str) -> bool:
 
 
 def download(url: str, format: str | None, key: str | None, user: str | None, folder: Path) -> tuple[Path, Format]:
-    """Writes the data of the URL into a file of the folder; returns the file with its format. Raises ImportFailed."""
+    """Writes the data of the URL to a file in the folder; returns the file and its format. Raises ImportFailed."""
     is_database = urlsplit(url).scheme.startswith("postgres")
     if not is_database and format not in ("mem0", "zep"):
         raise ImportFailed("name the API: --format mem0, or --format zep")
@@ -58,7 +59,8 @@ def _client(authorization: str, key: str) -> httpx2.Client:
 
 
 def _mem0(url: str, key: str, user: str | None) -> Iterator[Mapping[str, Any]]:
-    """Yields the answers of mem0's platform (…/v3/memories/, page by page) or of a self-hosted server (…/memories)."""
+    """Yields the answers of mem0's platform (…/v3/memories/, page by page), or the answer of a self-hosted server
+    (…/memories)."""
     with _client(f"Token {key}", key) as http:
         if "/v3/" not in url:
             yield _json(http.get(url, params={"user_id": user} if user else {}))
@@ -73,7 +75,7 @@ def _mem0(url: str, key: str, user: str | None) -> Iterator[Mapping[str, Any]]:
 
 
 def _zep(url: str, key: str, user: str | None) -> Iterator[Mapping[str, Any]]:
-    """Yields the threads with their messages, and the facts of the graphs, of one user or of all. url: …/api/v2"""
+    """Yields the threads with their messages and the facts of the graphs, of one user or of all users. url: …/api/v2"""
     with _client(f"Api-Key {key}", key) as http:
 
         def get(path: str, **query: Any) -> Any:
@@ -121,9 +123,10 @@ def _json(response: httpx2.Response) -> Any:
 
 
 def _langgraph(url: str, key: str, user: str | None) -> Iterator[Mapping[str, Any]]:
-    """Yields the messages of each thread's newest checkpoint, each with the time of the first checkpoint that has it.
+    """Yields the messages of each thread's newest checkpoint, each with the time of the first checkpoint that contains
+    it.
 
-    What the database holds is read as data: no class that it names is imported.
+    The content of the database is read as data: classes that it names are not imported.
     """
     try:
         import ormsgpack  # noqa: F401
@@ -184,7 +187,7 @@ def _message(one: Mapping[str, Any], time: str) -> Mapping[str, Any]:
 
 
 def _decoded(kind: str, blob: bytes) -> list[Any]:
-    """Returns the messages that LangGraph's serializer wrote; objects of a class become their fields."""
+    """Returns the messages that LangGraph's serializer wrote; an object of a class becomes a dict of its fields."""
     if kind == "json":
         value = json.loads(blob, object_hook=lambda one: one.get("kwargs", one) if one.get("lc") else one)
     elif kind == "msgpack":

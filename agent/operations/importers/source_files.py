@@ -16,7 +16,7 @@ from turnlog.agent.operations.importers.jsontext import parse
 
 # One file, several numbered ones, or one per conversation.
 _PART = re.compile(r"(^|/)(conversations(-\d+)?|conversations/(?!index\.)[^/]+)\.json$")
-# JSON shrinks to about a tenth; a file that shrinks to less than a thousandth was made to fill memory or disk.
+# JSON compresses to about a tenth; a file that compresses to less than a thousandth was made to fill memory or disk.
 _LARGEST_RATIO = 1000
 
 
@@ -24,7 +24,7 @@ DAMAGED = (EOFError, zlib.error, zipfile.BadZipFile, OSError)
 
 
 class Part(NamedTuple):
-    """A decompressed file. name: inside a zip; else empty."""
+    """A decompressed file. name: its name inside a zip; otherwise empty."""
 
     name: str
     stream: IO[bytes]
@@ -32,8 +32,8 @@ class Part(NamedTuple):
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Iterator[Part]]:
-    """Yields the decompressed parts of the file: one, or those of a zip that contain conversations, opened one after
-    the other."""
+    """Yields the decompressed parts of the file: a single one, or those files of a zip that contain conversations,
+    opened one after the other."""
     with _open(path) as raw:
         start = raw.read(4)
         raw.seek(0)
@@ -48,7 +48,7 @@ def opened(path: Path) -> Iterator[Iterator[Part]]:
 
 
 def head(path: Path, size: int) -> bytes:
-    """Returns the first `size` decompressed bytes; for a zip, those of its first part."""
+    """Returns the first `size` decompressed bytes of the file, or of the first part of a zip."""
     with opened(path) as parts:
         return next(parts).stream.read(size)
 
@@ -81,8 +81,8 @@ def _open(path: Path) -> IO[bytes]:
 
 
 def _parts(path: Path, archive: zipfile.ZipFile) -> Iterator[Part]:
-    """Yields the files of a zip that hold conversations. Raises ImportFailed for a zip without conversations, one with
-    a password and one that inflates too much."""
+    """Yields the files of a zip that contain conversations. Raises ImportFailed if the zip has no conversations, needs
+    a password or expands too much."""
     infos = sorted((info for info in archive.infolist() if _PART.search(info.filename)), key=lambda info: info.filename)
     if not infos:
         names = ", ".join(repr(info.filename[:60]) for info in archive.infolist()[:5]) or "nothing"
@@ -99,8 +99,8 @@ def _parts(path: Path, archive: zipfile.ZipFile) -> Iterator[Part]:
 
 
 def looks_like(path: Path) -> str:
-    """Describes the beginning of a file of unknown format: a list of objects with the fields a, b; or its first
-    characters."""
+    """Returns a description of the beginning of a file of unknown format, such as "a list of objects with the fields a,
+    b", or its first characters."""
     start = head(path, _HEAD).removeprefix(b"\xef\xbb\xbf").lstrip()
     try:
         described = _described(from_json(start, allow_partial="trailing-strings"))
@@ -151,8 +151,8 @@ _SIGNS: tuple[tuple[Format, tuple[str, ...]], ...] = (
 
 
 def detect_format(path: Path) -> Format | None:
-    """Returns the format by the file's head, or None if it is not recognised. Raises ImportFailed (unreadable,
-    UTF-16)."""
+    """Returns the format that the beginning of the file shows, or None if it is not recognised. Raises ImportFailed if
+    the file is unreadable or UTF-16."""
     start = head(path, _HEAD)
     if start.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in start[:2]:
         raise ImportFailed(f"{path} is UTF-16; save it as UTF-8 and import it again")
@@ -161,7 +161,7 @@ def detect_format(path: Path) -> Format | None:
 
 
 def _by_lines(lines: list[bytes]) -> Format | None:
-    """Recognises JSONL by the first line that is a JSON object of a known format."""
+    """Returns the format of JSONL by the first line that is a JSON object of a known format."""
     for line in lines:
         try:
             value = parse(line.decode("utf-8", "replace").encode())
@@ -192,7 +192,8 @@ def _by_keys(value: dict[str, Any]) -> Format | None:
 
 
 def _by_signs(text: str) -> Format | None:
-    """Recognises a document by keys that only one format has. A key quoted in a text is escaped, so not counted."""
+    """Returns the format of a document by keys that only one format has. A key that is quoted in a text is escaped, so
+    it does not count."""
     for found, keys in _SIGNS:
         if all(re.search(rf'(?<!\\)"{key}"\s*:', text) for key in keys):
             return found

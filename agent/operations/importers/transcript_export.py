@@ -1,4 +1,4 @@
-"""Exports the transcript: as turnlog's jsonl, which imports to equal turns, or as OpenAI chat messages."""
+"""Exports the transcript as turnlog's jsonl, which imports as equal turns, or as OpenAI chat messages."""
 
 import json
 import re
@@ -11,8 +11,8 @@ _NOT_IN_NAMES = re.compile(r"[\s<|\\/>]+")
 
 
 def export_jsonl(rows: Iterable[Message], *, tenant: str, thread: str, label: str | None = None) -> Iterator[str]:
-    """Yields one JSON line (with its newline) per turn. `user`, `name` and `source_id` are written even when null: a
-    missing one gets a default on import."""
+    """Yields one JSON line per turn, with its newline. `user`, `name` and `source_id` are written even if they are
+    null, because a missing field gets a default when it is imported."""
     for row in rows:
         line = {
             "event_id": str(row.event_id),
@@ -31,7 +31,7 @@ def export_jsonl(rows: Iterable[Message], *, tenant: str, thread: str, label: st
 
 
 def export_openai(rows: Iterable[Message]) -> dict[str, list[dict[str, Any]]]:
-    """Returns {"messages": […]} as the OpenAI chat API accepts them, without thinking, times and ids."""
+    """Returns {"messages": […]} in the format of the OpenAI chat API, without thinking, times and ids."""
     return {"messages": [message for row in rows for message in _openai(row)]}
 
 
@@ -40,7 +40,7 @@ def _present(**fields: Any) -> dict[str, Any]:
 
 
 def _openai(row: Message) -> Iterator[dict[str, Any]]:
-    """Yields a turn's messages. Tool results inside its blocks become messages of their own, as OpenAI requires."""
+    """Yields the messages of a turn. Tool results inside its blocks become separate messages, as OpenAI requires."""
     blocks = row.content if isinstance(row.content, list) else [{"type": "text", "text": row.content}]
     for block in blocks:
         if block["type"] == "tool_result":
@@ -74,7 +74,8 @@ def _part(block: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _joined(parts: list[dict[str, Any]], role: str) -> str | list[dict[str, Any]] | None:
-    """Returns text alone as a string, no text as null; only a user may send images."""
+    """Returns parts that are only text as a string, and no parts as None; only messages of a user may contain
+    images."""
     if all(part["type"] == "text" for part in parts) or role != "user":
         return "\n".join(part.get("text", "[image]") for part in parts) if parts else None
     return parts

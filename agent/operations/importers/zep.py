@@ -1,7 +1,7 @@
-"""Zep's threads (sessions) with their messages, and its facts: objects as its API answers them, in any order.
+"""Reads Zep's threads (sessions) with their messages, and its facts: objects as its API returns them, in any order.
 
-A thread is {thread_id or session_id, user_id, messages}; a fact is an edge of a user's graph, {fact, user_id,
-valid_at, invalid_at}. {threads or sessions: […], facts or edges: […]} holds both, with one user_id for all of them.
+A thread is {thread_id or session_id, user_id, messages}; a fact is an edge of a user's graph, {fact, user_id, valid_at,
+invalid_at}. An object {threads or sessions: […], facts or edges: […]} contains both, with one user_id for all of them.
 """
 
 from collections.abc import Iterable, Iterator

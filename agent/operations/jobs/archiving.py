@@ -1,4 +1,4 @@
-"""The archive job: archives conversations without a recent turn."""
+"""Implements the archive job, which archives conversations without a recent turn."""
 
 import logging
 from collections import Counter
@@ -21,13 +21,14 @@ AT_ONCE = 500
 
 
 async def archive_cold(runtime: Runtime, due_at: datetime, on_progress: OnProgress) -> Done:
-    """Archives in every tenant, after MEMORY_ARCHIVE_THREADS_AFTER_DAYS without a turn; 0 disables it."""
+    """Archives conversations of every tenant that had no turn for MEMORY_ARCHIVE_THREADS_AFTER_DAYS; 0 disables it."""
     days = runtime.settings.archive_threads_after_days
     return await archive_older(runtime, due_at - timedelta(days=days), on_progress) if days else Done({"archived": 0})
 
 
 async def archive_older(runtime: Runtime, before: datetime, on_progress: OnProgress) -> Done:
-    """Archives conversations without a turn since `before`. A failure is logged, counted and tried again next time."""
+    """Archives conversations without a turn since `before`. A failed one is logged and counted, and the next run tries
+    it again."""
     counts, errors = Counter(archived=0, left_out=0), 0
     async with runtime.pool.connection() as conn:
         async for cold in cold_ones(conn, before):
@@ -44,7 +45,7 @@ async def archive_older(runtime: Runtime, before: datetime, on_progress: OnProgr
 
 
 async def cold_ones(conn: Connection, before: datetime) -> AsyncIterator[Cold]:
-    """Returns conversations of all tenants that may be archived; threads with parked events are left out."""
+    """Yields the conversations of all tenants that may be archived; threads with parked events are left out."""
     last: Cold | None = None
     stopped: dict[str, set[str]] = {}
     while found := await cold_threads(conn, before, last, AT_ONCE):

@@ -1,8 +1,9 @@
-"""The caches job: deletes cached vectors and model answers that no row needs, requests outside the throttle's windows,
-and expired answers of repeatable writes.
+"""Implements the caches job, which deletes cached vectors and model answers that no row needs, requests that are older
+than the windows of the throttle, and expired answers of repeatable writes.
 
-A rebuild takes vectors from the cache, so those of texts in the read models stay. One that is younger than a day may
-wait for its row. Answers wait for their event; a refusal stays, or the next compaction would ask again.
+A rebuild takes vectors from the cache, so vectors of texts in the read models stay, and so do vectors younger than a
+day, whose row may not be written yet. Cached answers are needed until their event is stored. A refusal of the
+compaction stays, because otherwise the next run would ask again.
 """
 
 import hashlib
@@ -19,7 +20,8 @@ KEPT = timedelta(hours=24)
 READS = ("vectors", "memories", "store_items", "messages")
 PATIENCE_S = 10.0
 
-# Works in two steps: only the few vectors that no text needs are compared with the store's, which has no hashes.
+# Works in two steps: only the few vectors that no text needs are compared with those of the store, which have no
+# hashes.
 _VECTORS = """
 WITH needed AS (
   SELECT embedding_model AS model, sha256(convert_to(index_text, 'UTF8')) AS text_hash FROM memory_vectors
@@ -30,7 +32,8 @@ textless AS MATERIALIZED (
     SELECT FROM needed n WHERE n.text_hash = c.text_hash AND coalesce(n.model, c.model) = c.model))
 DELETE FROM embedding_cache c USING textless t WHERE c.model = t.model AND c.text_hash = t.text_hash
 AND NOT EXISTS (SELECT FROM store_vectors s WHERE s.model = t.model AND halfvec_send(s.embedding) = t.vector)"""
-# A refusal of the compaction. Compared as text, because Postgres cannot read values of a document with an escaped NUL.
+# Recognises a refusal of the compaction by the text, because Postgres cannot read values of a document with an escaped
+# NUL.
 _ANSWERS = """
 DELETE FROM model_cache c
 WHERE (created_at < %(before)s AND NOT starts_with(response::text, '{"text": "", "refused": "'))
@@ -40,8 +43,8 @@ OR (thread_id IS NOT NULL
 
 
 async def clean_caches(runtime: Runtime, due_at: datetime, on_progress: OnProgress) -> Done:
-    """Cleans the caches of every tenant. Raises NotProjectedInTime, and deletes nothing, while projectors are behind:
-    rows to come may need it."""
+    """Cleans the caches of every tenant. Raises NotProjectedInTime while projectors are behind, and then deletes no
+    vectors or answers, because later rows may need them."""
     given = {"before": due_at - KEPT, "probe": hashlib.sha256(PROBE_TEXT.encode()).digest()}
     async with runtime.pool.connection() as conn:
         await conn.execute(EXPIRED.encode(), {"now": due_at})

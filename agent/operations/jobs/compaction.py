@@ -1,4 +1,4 @@
-"""The compaction job: closes duplicate memories and merges old ones, user by user.
+"""Implements the compaction job, which closes duplicate memories and merges old ones, user by user.
 
 Input: every user's valid memories that have a vector, read in batches into temporary files. Output: one
 MemoriesCompacted event per group.
@@ -45,11 +45,11 @@ T = TypeVar("T")
 
 
 class OnFile(Sequence[T], Generic[T]):
-    """A sequence in a file: items are appended as JSON and read one by one, also by several threads at once."""
+    """A sequence in a file. Items are appended as JSON and read one by one; several threads may read at once."""
 
     def __init__(self, file: IO[bytes], kind: TypeAdapter[T]) -> None:
-        """Writes to `file`, which is binary, empty, and written by this value only. kind: of the items; JSON must keep
-        all of their data."""
+        """Stores items in `file`, which must be binary and empty, and which nobody else may write. kind: the type of
+        the items; JSON must preserve all of their data."""
         self._file, self._kind, self._ends = file, kind, array("Q", [0])
         self._range = range(0)
 
@@ -90,8 +90,8 @@ async def compact(runtime: Runtime, due_at: datetime, on_progress: OnProgress) -
     """Compacts the memories of every user of every tenant.
 
     Duplicates are closed. With a language model, old near-duplicates are merged and unimportant memories summarised;
-    without one these two stages are skipped. A user whose events cannot be written is counted as an error and waits
-    for the next run.
+    without a model, these two stages are skipped. If a user's events cannot be written, this counts as an error and the
+    user's memories wait for the next run.
     """
     policy, writer = Policy.of(runtime.settings), MemoryWriter(runtime.log, runtime.pool)
     counts, errors, looked_at = Counter(looked_at=0, groups=0, closed=0), 0, 0
@@ -120,8 +120,8 @@ async def compact(runtime: Runtime, due_at: datetime, on_progress: OnProgress) -
 
 @dataclass(frozen=True, slots=True)
 class _Compaction:
-    """One run of the compaction. merger: None without a language model. report: called after each step; a user may take
-    long."""
+    """One run of the compaction. merger: None without a language model. report: called after each step, because one
+    user may take long."""
 
     runtime: Runtime
     writer: MemoryWriter
@@ -131,7 +131,7 @@ class _Compaction:
     report: Callable[[], None]
 
     async def of_user(self, of: VectorsOf) -> Counter[str]:
-        """Compacts a user's memories kind by kind: only memories of one kind can be duplicates."""
+        """Compacts a user's memories kind by kind, because only memories of one kind can be duplicates."""
         counts = Counter[str]()
         place = Place(of.tenant, of.user)
         with _file() as vectors_file, _file() as memories_file:
@@ -202,7 +202,7 @@ def _kinds(memories: Sequence[Compactable]) -> Iterator[tuple[int, int]]:
 
 
 async def _write(writer: MemoryWriter, place: Place, groups: Sequence[DuplicateGroup]) -> Counter[str]:
-    """Writes the groups whose members are all still valid; a concurrent write may have closed one."""
+    """Writes the groups whose members are all still valid; a concurrent write may have closed a member."""
 
     async def decide(rows: Rows) -> Decided[Counter[str]]:
         ids = [one.id for group in groups for one in group.members]

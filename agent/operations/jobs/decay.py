@@ -1,4 +1,4 @@
-"""The decay job: archives, expires and deletes memories by their age and importance.
+"""Implements the decay job, which archives, expires and deletes memories by their age and importance.
 
 Input: every memory of all tenants. Output: MemoriesReviewed events, one per user and batch.
 """
@@ -29,9 +29,9 @@ EVENT_NAMESPACE = UUID("5b0c2c0e-65a5-4e0b-9a52-1d5d0f3f7a41")
 
 
 async def decay(runtime: Runtime, due_at: datetime, on_progress: OnProgress) -> Done:
-    """Applies the policy at due_at to the memories of every tenant, with a bounded use of memory.
+    """Applies the policy at due_at to the memories of every tenant; its use of RAM is bounded.
 
-    A user whose events cannot be written is counted as an error and waits for the next run.
+    If a user's events cannot be written, this counts as an error and the user's memories wait for the next run.
     """
     policy, writer = Policy.of(runtime.settings), MemoryWriter(runtime.log, runtime.pool)
     counts, errors = Counter(looked_at=0, archived=0, deleted=0, expired=0), 0
@@ -57,7 +57,7 @@ async def _due(
     counts: Counter[str],
     on_progress: OnProgress,
 ) -> AsyncGenerator[tuple[Place, list[UUID]], None]:
-    """Yields each user with up to MAX_IDS ids of memories that are due."""
+    """Yields the ids of memories that are due, up to MAX_IDS of one user at a time."""
     waiting: list[UUID] = []
     before: Place | None = None
     async with aclosing(policy_rows(conn)) as rows:
@@ -67,7 +67,7 @@ async def _due(
                 yield before, waiting
                 waiting = []
             before = place
-            if is_memory_thread(row.thread, row.user) and _due_action(row, policy, due_at) is not None:  # no shadow
+            if is_memory_thread(row.thread, row.user) and _due_action(row, policy, due_at) is not None:  # not a shadow
                 waiting.append(row.id)
             counts["looked_at"] += 1
             if counts["looked_at"] % MAX_IDS == 0:

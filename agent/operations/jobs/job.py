@@ -25,7 +25,7 @@ from turnlog.projectors.engine.writer import Connection
 
 logger = logging.getLogger("turnlog.consumers")
 SOURCE = "turnlog/jobs"
-LOOK_AGAIN_S = 60.0  # the clock may be changed, and a worker that held the job may have died
+LOOK_AGAIN_S = 60.0  # because the clock may be changed, or a worker that ran the job may have died
 
 
 async def last_runs(conn: Connection, tenant: str) -> dict[str, JobRan]:
@@ -49,7 +49,7 @@ class JobUnderWay(TurnlogError):
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The result of a job. errors: number of parts that failed; the process's log has them."""
+    """The result of a job. errors: number of parts that failed; the process's log shows them."""
 
     counts: dict[str, int]
     errors: int = 0
@@ -57,8 +57,8 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """work(runtime, due_at, on_progress) must be idempotent: it is called again after a crash. It reports progress at
-    least every few minutes, or it counts as hung."""
+    """A scheduled job. work(runtime, due_at, on_progress) must be idempotent, because it is called again after a crash.
+    It must report progress at least every few minutes, otherwise it counts as hung."""
 
     name: str
     schedule: Schedule
@@ -70,7 +70,8 @@ class Job:
 
 
 async def run_owed(runtime: Runtime, job: Job, now: datetime, on_progress: OnProgress = no_progress) -> JobRan | None:
-    """Runs the job if a due time has not been run and no other worker runs it. None: nothing was run."""
+    """Runs the job if a due time was not run yet and no other worker is running the job. Returns None if nothing was
+    run."""
     async with _alone(runtime, job) as conn:
         if conn is None:
             return None
@@ -79,7 +80,7 @@ async def run_owed(runtime: Runtime, job: Job, now: datetime, on_progress: OnPro
 
 
 async def run_now(runtime: Runtime, job: Job, due_at: datetime, on_progress: OnProgress) -> JobRan:
-    """Runs the job by hand, as if it were due at that time. Raises JobUnderWay."""
+    """Runs the job on request, as if it were due at that time. Raises JobUnderWay."""
     async with _alone(runtime, job) as conn:
         if conn is None:
             raise JobUnderWay(f"another worker is running {job.name}; `turnlog jobs` shows when it is done")
@@ -98,9 +99,9 @@ async def _run(runtime: Runtime, job: Job, due_at: datetime, on_progress: OnProg
 
 
 async def _last_run(runtime: Runtime, conn: Connection, job: Job, now: datetime) -> datetime | None:
-    """Returns the newest due time up to now that was run, from rows that are up to date with the log.
+    """Returns the latest due time up to now that was run, from rows that are up to date with the log.
 
-    A run by hand for a future time is ignored, so that due times until then are still run.
+    A run that was requested for a future time is ignored, so that the due times until then are still run.
     """
     tenant = runtime.settings.tenant
     await runtime.wait_until_thread_projected(tenant, job.thread, ("jobs",))
@@ -127,7 +128,8 @@ async def keep_jobs(
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     beat: Heartbeat | None = None,
 ) -> None:
-    """Runs due jobs in order until stop; a failure is logged and retried later. Progress of a job counts as a round."""
+    """Runs due jobs in order until `stop` is set; a failure is logged and retried later. Progress of a job counts as a
+    beat of the loop."""
 
     def alive(_done: float = 0, _total: float | None = None) -> None:
         if beat is not None:

@@ -1,4 +1,4 @@
-"""Scheduled jobs: when each ran last, when it is due, running one now, and what decay does next."""
+"""Lists scheduled jobs with their last and next runs, runs a job now, and tells what decay will do next."""
 
 from collections import Counter
 from dataclasses import dataclass

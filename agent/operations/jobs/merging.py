@@ -1,8 +1,8 @@
 """Merges groups of memories with a language model, within the run's limit of calls.
 
 Input: merge groups of one user. Output: one MemoriesCompacted event for each text that passes the checks of
-merge_prompt.py. An answer is cached under its user before it is used, so that an interrupted run repeats no call. A
-refused answer stays in the cache without its text and is not requested again.
+merge_prompt.py. An answer is cached for its user before it is used, so that no call is repeated after an interrupted
+run. A refused answer stays in the cache without its text, so that it is not requested again.
 """
 
 import contextlib
@@ -38,8 +38,8 @@ COUNTER_OF = {"merge": "merged", "summary": "summarised"}
 
 @dataclass(slots=True)
 class Merger:
-    """The merges of one run. calls: made so far. failures: successive ones. stopped: why no more calls are made, ""
-    while they are; the remaining groups wait for the next run."""
+    """Makes the merges of one run. calls: number of calls made so far. failures: number of successive failures.
+    stopped: why no more calls are made, "" while calls are made; the remaining groups wait for the next run."""
 
     runtime: Runtime
     writer: MemoryWriter
@@ -57,7 +57,7 @@ class Merger:
     async def merge(
         self, place: Place, groups: Sequence[MergeGroup], report: Callable[[], None]
     ) -> tuple[Counter[str], set[UUID]]:
-        """Merges each group, and calls report after each. Returns counts by result, and the ids of the closed members.
+        """Merges each group and then calls `report`. Returns counts by result, and the ids of the closed members.
         Raises TurnlogError."""
         counts, closed = Counter[str](), set[UUID]()
         for group in groups:
@@ -69,9 +69,9 @@ class Merger:
         return counts, closed
 
     async def _merged_text(self, place: Place, group: MergeGroup, counts: Counter[str]) -> MergedText | None:
-        """Returns the text of a group; None if it waits for the next run. A model that cannot be reached, or that
-        refuses MAX_FAILURES requests in a row, ends the calls of the run but not the job; a single refusal may be due
-        to its request."""
+        """Returns the merged text of a group; None if the group waits for the next run. If the model cannot be reached,
+        or refuses MAX_FAILURES requests in a row, the run makes no more calls, but the job goes on. A single refusal
+        may be caused by its request."""
         merged = None
         try:
             async with self.runtime.pool.connection() as conn:
@@ -93,7 +93,7 @@ class Merger:
         return merged
 
     async def _answer(self, conn: Connection, place: Place, group: MergeGroup) -> MergedText | None:
-        """Returns the cached answer, or that of a call; None when the run makes no more calls. Raises RetryLater,
+        """Returns the cached answer or the answer of a call; None when the run makes no more calls. Raises RetryLater,
         ModelError."""
         key, contents = self._key(place, group), [one.content for one in group.members]
         is_over = self.stopped or self.calls >= self.runtime.settings.compaction_calls
@@ -109,8 +109,8 @@ class Merger:
         return MergedText(found["text"], found["refused"], found["prompt_hash"], Usage(**found["usage"]))
 
     async def _write(self, place: Place, group: MergeGroup, merged: MergedText) -> bool:
-        """Returns whether the merged memory was written: all members must still be valid (a concurrent write may close
-        one)."""
+        """Writes the merged memory if all members are still valid (a concurrent write may have closed one); returns
+        whether it was written."""
         call = f"usage/{self._key(place, group).hex()}/{merged.usage.latency_ms}"
 
         async def decide(rows: Rows) -> Decided[bool]:
@@ -130,7 +130,7 @@ class Merger:
             return Decided(events, is_merged)
 
         is_merged = await self.writer.write(place, decide)
-        if merged.text:  # the text is on the log; a cached copy would outlive a later forget
+        if merged.text:  # the text is on the log; a cached copy would survive if the memory is forgotten later
             async with self.runtime.pool.connection() as conn:
                 await conn.execute("DELETE FROM model_cache WHERE request_hash = %s", (self._key(place, group),))
         return is_merged
@@ -140,7 +140,7 @@ class Merger:
         return key_of(_owner(place), self.chat.model, parts)
 
     def _failure(self, place: Place, error: ModelError) -> tuple[UUID, UsageMetered]:
-        """Returns the usage of a failed call, with the same id for one cause, day and user."""
+        """Returns the usage of a failed call; failures with the same cause, day and user have the same id."""
         cause = f"failure/{place.tenant}/{place.thread}/{self.chat.model}/{error.code}/{datetime.now(UTC):%Y-%m-%d}"
         return uuid5(EVENT_NAMESPACE, cause), failed_usage(self.chat, "compaction", NAME, error)
 

@@ -1,4 +1,4 @@
-"""When a job is due: cron expressions in a time zone. Pure."""
+"""Computes when a job is due, from a cron expression in a time zone. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class InvalidSchedule(TurnlogError):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A cron expression of five fields, in local time of the zone.
+    """A cron expression with five fields, in the local time of a zone.
 
     When clocks change, a skipped time is due right after the gap, and a repeated time is due once (as in Debian's
     cron).
@@ -45,16 +45,17 @@ class Schedule:
         return cls(expression, place)
 
     def after(self, now: datetime) -> datetime:
-        """Returns the next due time, in UTC. Raises InvalidSchedule when none comes."""
+        """Returns the next due time, in UTC. Raises InvalidSchedule if there is no next due time."""
         return self._first(CronSim(self.expression, now.astimezone(self.zone)))
 
     def newest(self, now: datetime) -> datetime:
-        """Returns the last due time up to now, in UTC. Raises InvalidSchedule when there was none."""
-        behind = now.replace(microsecond=0) + timedelta(seconds=1)  # in reverse it starts before the given time
+        """Returns the last due time up to now, in UTC. Raises InvalidSchedule if there was none."""
+        behind = now.replace(microsecond=0) + timedelta(seconds=1)  # in reverse, CronSim begins before the given time
         return self._first(CronSim(self.expression, behind.astimezone(self.zone), reverse=True))
 
     def owed(self, last: datetime | None, now: datetime) -> datetime | None:
-        """Returns the newest due time if it has not been run; after a pause only the newest one, not one per day."""
+        """Returns the newest due time if it was not run yet. After a pause this is only the newest due time, not each
+        one that was missed."""
         newest = self.newest(now)
         return newest if last is None or last < newest else None
 

@@ -1,4 +1,5 @@
-"""A bilingual advising conversation to try turnlog on, written for it; schools and figures are invented.
+"""A bilingual advising conversation for trying turnlog. It was written for this purpose; schools and figures are
+invented.
 
 advising.jsonl: one thread, September to November 2026, with thinking, tool calls and results, in the jsonl
 format. questions.json: questions about it, with the source ids of the turns that answer them.
@@ -15,8 +16,8 @@ USER = "lin-wei"
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question about the sample conversation. language: "en" or "zh". source_ids: the turns that hold the answer, the
-    newest fact first."""
+    """A question about the sample conversation. language: "en" or "zh". source_ids: the turns that contain the answer,
+    the newest fact first."""
 
     question: str
     language: str

@@ -1,1 +1,1 @@
-"""Erases a person: the plan, the steps, the scan that proves it, the receipt."""
+"""Erases a person: plans the erasure, carries it out, scans for remains and writes a receipt."""

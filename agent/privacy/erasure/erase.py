@@ -1,7 +1,7 @@
 """Erases a person from every read model, cache, bucket and archive, and from the log itself.
 
-Every step does only what is left to do, so that a killed erasure can be run again from the beginning. The keys are
-destroyed first: from then on nothing the person said can be read from the log.
+Every step does only the work that is left, so that an erasure that was killed can be run again from the beginning. The
+keys are destroyed first: from then on, the person's words in the log cannot be read.
 """
 
 import asyncio
@@ -48,8 +48,8 @@ REDACTION = "redaction"  # the lock that a redaction holds exclusively and erasu
 
 @dataclass(slots=True)
 class _Done:
-    """The progress of an erasure. marks: thread → sequence of its `erased` event. requests: answers requested before
-    it. through: up to which sequence shared threads were overwritten."""
+    """The progress of an erasure. marks: thread → sequence of its `erased` event. requests: ids of answers that were
+    requested before that event. through: the sequence up to which shared threads were overwritten."""
 
     counts: dict[str, int] = field(default_factory=dict)
     marks: dict[str, int] = field(default_factory=dict)
@@ -61,10 +61,11 @@ class _Done:
 
 
 async def erase(at: ErasureScope, plan: Plan, reason: str | None = None, is_full: bool = False) -> Receipt:
-    """Erases, scans, and appends the receipt. is_full: rewrites the tables (VACUUM FULL), which locks each.
+    """Erases the person, scans for remains, and appends the receipt. is_full: rewrite the tables (VACUUM FULL), which
+    locks each of them.
 
-    A redaction that runs is waited for: its replacements would be sealed with a new key of the person. Raises
-    LogUnavailable, DatabaseUnavailable, NotProjectedInTime; it can then be run again.
+    Waits for a running redaction, because its replacements would be sealed with a new key of the person. Raises
+    LogUnavailable, DatabaseUnavailable, NotProjectedInTime; the erasure can then be run again.
     """
     async with await connect(at.runtime.database_url) as conn:
         await conn.execute("SELECT pg_advisory_lock_shared(%s, -1)", (lock_key(REDACTION, "build"),))
@@ -113,8 +114,8 @@ async def _shared_rows(at: ErasureScope, plan: Plan) -> dict[str, list[str]]:
 
 
 async def _as_of_now(at: ErasureScope, plan: Plan) -> Plan:
-    """Returns the plan with later additions, because a confirmation may take long: new threads, and threads in which
-    another person spoke for the first time."""
+    """Returns the plan with changes since it was made, because a person may take long to confirm it: new threads, and
+    threads in which another person has spoken for the first time."""
     found = await traces(at.runtime.log, plan.person, plan.traces.threads, after=plan.head)
     archives = {*plan.archives, *files_of(at.runtime.settings.archive, plan.person.tenant, found.own)}
     found.strays |= plan.traces.strays
@@ -134,7 +135,8 @@ async def _destroy_keys(at: ErasureScope, person: Person) -> int:
 
 
 async def _clear_caches(at: ErasureScope, plan: Plan, done: _Done) -> None:
-    """Clears the caches before the rows are removed, because the rows show which vectors and files are the person's."""
+    """Clears the caches before the rows are removed, because the rows show which vectors and files belong to the
+    person."""
     with at.reach.step("clearing caches"):
         async with at.runtime.pool.connection() as conn:
             threads = sorted(plan.traces.own), sorted(plan.traces.shared)
@@ -152,8 +154,8 @@ async def _clear_caches(at: ErasureScope, plan: Plan, done: _Done) -> None:
 
 
 async def _append_erased(at: ErasureScope, plan: Plan, done: _Done) -> None:
-    """Ends the person's own threads with `erased`; a thread that already ends with it, as after a crash, gets no second
-    one."""
+    """Appends `erased` to the person's own threads; a thread that already ends with it, as after a crash, does not get
+    a second one."""
     person = plan.person
     with at.reach.step("emptying the read models") as progress:
         own = sorted(plan.traces.own)
@@ -174,7 +176,7 @@ def _erased(person: Person, thread: str) -> Event:
 
 
 async def _overwrite(at: ErasureScope, plan: Plan, done: _Done) -> None:
-    """Overwrites events in the log that no destroyed key makes unreadable."""
+    """Overwrites those events in the log that stay readable after the keys were destroyed."""
     async with at.runtime.pool.connection() as conn:
         destroyed = await rows.destroyed_keys(conn, plan.person)
     head = done.through = await at.runtime.log.head()
@@ -185,7 +187,7 @@ async def _overwrite(at: ErasureScope, plan: Plan, done: _Done) -> None:
             if is_own(place):
                 ending = Ending(plan.person.user, destroyed, done.marks.get(thread, head))
                 if place.type == "answer_requested" and place.envelope and place.stored.seq <= ending.through:
-                    with contextlib.suppress(ValueError):  # no agent answers a request without a valid id
+                    with contextlib.suppress(ValueError):  # agents do not answer a request without a valid id
                         done.requests.add(UUID(str(place.envelope.get("id"))))
             else:
                 ending = Ending(plan.person.user, destroyed, head, plan.traces.shared.get(thread, 0))
@@ -197,7 +199,8 @@ async def _overwrite(at: ErasureScope, plan: Plan, done: _Done) -> None:
 
 
 async def _retell_fork(log: Log, place: Place, ending: Ending, seqs: set[int]) -> None:
-    """Appends another person's fork of the thread again, without the summary that it began with."""
+    """Appends another person's fork of the thread again, without the summary with which it began, and marks the
+    original for overwriting."""
     if place.type != "thread_forked" or place.user == ending.user or (event := decoded(place)) is None:
         return
     if (plain := without_derived(event)) is not None:
@@ -232,7 +235,7 @@ async def _rebuilt(at: ErasureScope, person: Person, threads: Sequence[str], on_
             if projection.per_thread:
                 try:
                     await rebuild_thread(at.runtime.log, at.runtime.database_url, projection, person.tenant, thread)
-                except NotFound:  # the log has nothing left of the thread, so projectors do not remove its rows
+                except NotFound:  # the log has no more events of the thread, so projectors do not remove its rows
                     await at.runtime.log.append(_erased(person, thread))
                     break
         on_progress(number + 1, len(threads))
@@ -252,8 +255,8 @@ async def _purge_buckets(at: ErasureScope, plan: Plan) -> None:
 
 
 async def _catch_late(at: ErasureScope, plan: Plan, done: _Done) -> None:
-    """Erases late results: a model call under way may have stored its result afterwards, also in a new thread, that of
-    the person's first memory or of a shadow."""
+    """Erases late results: a model call that was running may have stored its result afterwards, perhaps in a new
+    thread, such as that of the person's first memory or of a shadow."""
     marks = {**dict.fromkeys(plan.traces.shared, done.through), **done.marks}
     if not marks:
         return

@@ -44,10 +44,10 @@ def silent_step(label: str) -> Iterator[OnProgress]:
 
 @dataclass(frozen=True, slots=True)
 class ErasureReach:
-    """Resources that an erasure needs beside a runtime; consumers/erasing.py composes them.
+    """Resources that an erasure needs in addition to a runtime; consumers/erasing.py composes them.
 
-    files: (kind, path) of the servers' and the archive's files, which are searched and not changed. step: shows how
-    far a named step is.
+    files: returns (kind, path) of the files of the servers and the archive, which are searched but not changed. step:
+    shows the progress of a named step.
     """
 
     files: Callable[[], Iterable[tuple[str, Path]]]
@@ -64,11 +64,12 @@ class ErasureScope:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The plan of an erasure. rows: count by table. events: number in the log, the person's or in their threads.
+    """The plan of an erasure. rows: number of rows by table. events: number of events in the log that are the person's
+    or in their threads.
 
-    search_strings: by which the person's words are recognised, kept only here. hashes: SHA-256 of their texts that may
-    have vectors. head: the log's last sequence when it was read. last: the receipt of an erasure before this one.
-    found_before: where that one found words that nobody gave to this one.
+    search_strings: strings by which the person's words are recognised, kept only here. hashes: SHA-256 of the person's
+    texts that may have vectors. head: the log's last sequence when it was read. last: the receipt of the previous
+    erasure. found_before: where the previous erasure found words that were not given to this one.
     """
 
     person: Person
@@ -88,7 +89,8 @@ class Plan:
 
     @property
     def passed_over(self) -> list[int]:
-        """Sequences of unreadable messages that contain the person's id and are not in the person's threads."""
+        """Returns the sequences of unreadable messages that contain the person's id and are not in the person's
+        threads."""
         own = tokens(self.traces.own)
         return [seq for seq, token in self.traces.unreadable.items() if token not in own]
 
@@ -100,7 +102,8 @@ class StringsTooShort(TurnlogError):
 
 
 async def planned(at: ErasureScope, person: Person, more_strings: Sequence[str] = ()) -> Plan:
-    """Reads the log and the read models; changes nothing. more_strings: further strings to scan for.
+    """Returns the plan of an erasure, from the log and the read models; changes nothing. more_strings: further strings
+    to scan for.
 
     Raises StringsTooShort.
     """
@@ -131,7 +134,8 @@ async def planned(at: ErasureScope, person: Person, more_strings: Sequence[str] 
 
 
 async def _said(log: Log, person: Person, found: Traces) -> tuple[list[str], frozenset[bytes], int]:
-    """Returns (candidates of strings, SHA-256 of the texts that may have vectors, number of events)."""
+    """Returns candidates for search strings, the SHA-256 of the texts that may have vectors, and the number of
+    events."""
     strings: dict[str, None] = {}
     hashes: set[bytes] = set()
     events, is_own = len(found.strays), are_of(found.own)
@@ -150,7 +154,8 @@ async def _said(log: Log, person: Person, found: Traces) -> tuple[list[str], fro
 async def _distinctive(
     conn: AsyncConnection[TupleRow], log: Log, person: Person, found: Traces, strings: Sequence[str]
 ) -> list[str]:
-    """Returns the strings that occur in no other person's rows and receipts; ids of the person stay."""
+    """Returns the strings that occur in no other person's rows and receipts, without those that are part of the
+    person's ids."""
     ids = " ".join([person.user, *found.threads]).casefold()
     search_strings = SearchStrings(chosen([one for one in strings if one.casefold() not in ids], 3 * STRINGS_AT_MOST))
     others: set[int] = set()
@@ -180,7 +185,7 @@ async def _in_receipts_of_others(
 
 
 def is_of_threads(receipt: bytes, tenant: str, threads: Container[str]) -> bool:
-    """Returns whether a receipt that was given with a context is of one of the tenant's threads."""
+    """Returns whether a context receipt belongs to one of these threads of the tenant."""
     document = json.loads(receipt)
     return document["tenant"] == tenant and document["thread"] in threads
 

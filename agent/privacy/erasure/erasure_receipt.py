@@ -1,4 +1,4 @@
-"""The receipt of an erasure: the event that proves it, and its text for people."""
+"""Defines the receipt of an erasure, and the event that stores it."""
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -14,12 +14,11 @@ SOURCE = "turnlog/erase"
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The receipt of an erasure. seq: of the event. hits: place → number of finds of the scan; empty if nothing is
-    left.
+    """The receipt of an erasure. seq: sequence of its event. hits: place → number of hits of the scan; empty if nothing
+    is left.
 
-    strings: place → what was found there, masked. before: what an earlier erasure's scan found, if nobody gave its
-    words to this one. passed_over: sequences of messages that have the person's id somewhere and cannot be read: they
-    stay.
+    strings: place → the strings found there, masked. before: hits of the previous erasure's scan whose words were not
+    given to this one. passed_over: sequences of unreadable messages that contain the person's id; they stay.
     """
 
     thread: str
@@ -33,7 +32,7 @@ class Receipt:
 
 
 def receipt_thread(person: Person) -> str:
-    """Returns the thread of a user's receipts: derived from the user id by a hash that does not reveal it."""
+    """Returns the thread of a user's receipts. Its name is a hash of the user id, which does not reveal the id."""
     return ERASURES + sha256(f"{person.tenant}\0{person.user}".encode()).hexdigest()[:32]
 
 
@@ -48,6 +47,7 @@ async def last_receipt(log: Log, person: Person) -> Recorded | None:
 
 
 def found_in(receipt: Recorded | None) -> dict[str, int]:
-    """Returns the places where this scan found something, or an earlier scan whose words this one did not get."""
+    """Returns place → hits of a receipt's scan, including hits of earlier scans for words that this scan did not
+    get."""
     data = receipt.event.data if receipt else None
     return dict(data.found_in or {}) if isinstance(data, UserErased) else {}

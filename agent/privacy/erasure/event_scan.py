@@ -1,7 +1,7 @@
 """Finds a person's events in the log: in the person's threads, and in threads shared with others.
 
-The log says whose turn it is (`user`), so it is read once from beginning to end: read models lack deleted threads and
-may be behind.
+Events name their user, so the log is read once from beginning to end. Read models would not do: they lack deleted
+threads and may be behind.
 """
 
 import json
@@ -34,8 +34,8 @@ FILTERS_AT_ONCE = 100
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """A user of a tenant. threads: further threads of the person, whatever `user` their events have, such as those of
-    LangGraph's store; one that ends in '.' is a prefix."""
+    """A user of a tenant. threads: further threads that belong to the person regardless of the `user` of their events,
+    such as those of LangGraph's store; a name that ends in '.' is a prefix."""
 
     tenant: str
     user: str
@@ -48,8 +48,8 @@ class Person:
 
 
 def person_of(tenant: str, user: str, namespaces: Iterable[str] = ()) -> Person:
-    """Returns the person with their threads. namespaces: of LangGraph's store, labels joined by dots, beside the one of
-    the user's memories.
+    """Returns the person with their threads. namespaces: further namespaces of LangGraph's store, as labels joined by
+    dots; that of the user's memories is always included.
 
     Raises InvalidToken.
     """
@@ -61,9 +61,9 @@ def person_of(tenant: str, user: str, namespaces: Iterable[str] = ()) -> Person:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One event: its place in the log and its envelope; None if the message is not an envelope.
+    """A message of the log with its subject and envelope. envelope: None if the message is not an envelope.
 
-    thread: None where the envelope does not belong on its subject, so that no projector applies the event.
+    thread: None if the envelope does not belong on its subject, so that no projector applies the event.
     """
 
     stored: Stored
@@ -83,11 +83,11 @@ class Place:
 
 @dataclass(slots=True)
 class Traces:
-    """The threads in which a person is found. own: threads without another speaker. shared: thread → the first sequence
-    of the person's turns or of what was derived from them; 0 for a fork of one of their threads.
+    """The threads with events of a person. own: threads without another speaker. shared: thread → the first sequence of
+    the person's turns or of results derived from them; 0 for a fork of one of the person's threads.
 
-    strays: sequences of events that name the person as their user and no thread they can be in. unreadable: of messages
-    that have the person's id somewhere and cannot be read, with the thread of their subject.
+    strays: sequences of events that name the person as their user but no thread that they can be in. unreadable:
+    sequence → token of the thread, for messages that contain the person's id and cannot be read.
     """
 
     own: set[str] = field(default_factory=set)
@@ -103,8 +103,8 @@ class Traces:
 async def traces(
     log: Log, person: Person, more: Iterable[str], on_progress: OnProgress = no_progress, after: int = 0
 ) -> Traces:
-    """Returns the threads with a person's events. more: known threads. after: only events after this sequence are
-    searched for other threads.
+    """Returns the threads with a person's events. more: threads that are already known. after: search for other threads
+    only in events after this sequence.
 
     Raises GapInLog, LogUnavailable.
     """
@@ -129,19 +129,20 @@ async def traces(
 
 
 def are_of(threads: Collection[str]) -> Callable[[Place], bool]:
-    """Returns whether an event belongs to one of the threads; an unreadable event belongs to the thread of its
-    subject."""
+    """Returns a function that tells whether an event belongs to one of the threads; an unreadable event belongs to the
+    thread of its subject."""
     named, subjects = frozenset(threads), tokens(threads)
     return lambda place: place.subject.thread_token in subjects if place.thread is None else place.thread in named
 
 
 def tokens(threads: Iterable[str]) -> frozenset[str]:
-    """Returns the threads as the stored subjects name them."""
+    """Returns the names of the threads in stored subjects."""
     return frozenset(thread_token(thread) for thread in threads)
 
 
 async def places(log: Log, tenant: str, threads: Sequence[str], after: int = 0) -> AsyncIterator[Place]:
-    """Yields every event of the threads after a sequence, in log order within each group of threads."""
+    """Yields every event of the threads after a sequence, in the order of the log within each group of FILTERS_AT_ONCE
+    threads."""
     head, is_one = await log.head(), are_of(threads)
     for at in range(0, len(threads), FILTERS_AT_ONCE):
         filters = [one for thread in threads[at : at + FILTERS_AT_ONCE] for one in thread_filters(tenant, thread)]
@@ -173,10 +174,10 @@ def _is_token(thread: object, token: str) -> bool:
 async def named_threads(
     log: Log, person: Person, on_progress: OnProgress = no_progress, after: int = 0, odd: Traces | None = None
 ) -> set[str]:
-    """Returns threads with an event of the person after a sequence, or that are theirs by name. Most bodies are not
-    parsed.
+    """Returns the threads that have an event of the person after a sequence, or belong to the person by name. Most
+    bodies are not parsed.
 
-    odd: its strays and unreadable messages are filled in.
+    odd: gets the strays and unreadable messages that are found.
     """
     odd = odd or Traces()
     found: set[str] = set()
@@ -198,7 +199,8 @@ async def named_threads(
 
 
 async def _add_forks(log: Log, person: Person, found: Traces) -> None:
-    """Adds other people's forks of these threads, which begin with the person's turns and results derived from them."""
+    """Adds other people's forks of these threads, because they begin with the person's turns and results derived from
+    them."""
     forks = [place_of(stored) async for stored in log.read([type_filter("thread_forked")], 1, await log.head())]
     while True:
         before = len(found.shared)

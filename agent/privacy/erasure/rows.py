@@ -1,6 +1,7 @@
-"""Finds and clears a person's rows in Postgres outside the read models: caches, dead letters; finds the known threads.
+"""Finds and clears a person's rows in Postgres outside the read models (caches, dead letters), and finds the person's
+threads.
 
-Only projectors remove rows of read models. These tables are not read models, so they are cleared here.
+Only projectors remove rows of read models. The other tables are cleared here.
 """
 
 import json
@@ -20,7 +21,7 @@ _MINE = "(t.tenant = %(tenant)s AND (t.thread_id = ANY(%(threads)s) OR t.user_id
 
 _NO_ITEM_OF_OTHERS = """NOT EXISTS (SELECT FROM store_vectors o WHERE o.model = c.model AND o.embedding = c.embedding
   AND NOT (o.tenant = %(tenant)s AND o.thread_id = ANY(%(threads)s)))"""
-# Vectors of texts that no other person has, so that a rebuild of other rows still finds its vectors.
+# Vectors of texts that no other person has, because a rebuild of other people's rows needs the rest.
 _VECTORS = f"""
 WITH mine AS (
   SELECT t.index_text AS text FROM memory_vectors t WHERE {_MINE}
@@ -31,7 +32,7 @@ only_mine AS (
     UNION SELECT t.content FROM memories t JOIN mine ON mine.text = t.content WHERE NOT coalesce({_MINE}, false)))
 DELETE FROM embedding_cache c USING only_mine o WHERE c.text_hash = sha256(convert_to(o.text, 'UTF8'))
 AND {_NO_ITEM_OF_OTHERS}"""
-# Vectors of texts whose rows are gone already: archived, deleted, or of a forgotten memory.
+# Vectors of texts whose rows no longer exist: the conversation was archived or deleted, or the memory was forgotten.
 _HASHED = f"""
 DELETE FROM embedding_cache c WHERE c.text_hash = ANY(%(hashes)s::bytea[])
 AND c.text_hash NOT IN (
@@ -45,7 +46,8 @@ AND {_NO_ITEM_OF_OTHERS}
 AND NOT EXISTS (SELECT FROM memory_vectors o WHERE o.embedding_model = c.model AND o.embedding = c.embedding
   AND NOT (o.tenant = %(tenant)s AND o.thread_id = ANY(%(threads)s)))"""
 _ANSWERS = "DELETE FROM model_cache WHERE tenant = %(tenant)s AND (user_id = %(user)s OR thread_id = ANY(%(all)s))"
-# Encrypted answers do not show whose words they contain; other users of the tenant may have got the person's.
+# Encrypted answers do not show whose words they contain, and answers to other users of the tenant may contain the
+# person's words.
 _WRITES = "DELETE FROM repeatable_writes WHERE tenant = %(tenant)s AND (user_id = %(user)s OR answer IS NOT NULL)"
 _USES = f"""
 DELETE FROM api_key_uses u USING api_keys t WHERE u.tenant = t.tenant AND u.key_id = t.id AND {_MINE}"""
@@ -64,7 +66,7 @@ WHERE schemaname = current_schema() AND tablename = %(table)s"""
 
 @dataclass(frozen=True, slots=True)
 class Cleared:
-    """How many rows were removed or emptied."""
+    """Counts of rows that were removed or emptied."""
 
     vectors: int
     answers: int
@@ -72,7 +74,7 @@ class Cleared:
 
 
 async def known_threads(conn: Connection, person: Person) -> set[str]:
-    """Returns threads of the person in the read models, store namespaces included."""
+    """Returns the person's threads in the read models, including namespaces of the store."""
     found: set[str] = set()
     for table in _tables("user_id"):
         query = f"SELECT DISTINCT thread_id FROM {table.name} WHERE tenant = %s AND user_id = %s"
@@ -94,7 +96,7 @@ async def threads_with_others(conn: Connection, person: Person, threads: Sequenc
 
 
 async def row_counts(conn: Connection, person: Person, threads: Sequence[str]) -> dict[str, int]:
-    """Returns for each table the number of rows in the person's threads or with their id."""
+    """Returns, for each table, the number of rows in the person's threads or with the person's id."""
     counts: dict[str, int] = {}
     for table in _tables():
         mine = _MINE if "user_id" in table.columns else _ITEMS
@@ -104,8 +106,8 @@ async def row_counts(conn: Connection, person: Person, threads: Sequence[str]) -
 
 
 async def shared_rows(conn: Connection, person: Person, threads: Sequence[str]) -> dict[str, list[str]]:
-    """Returns for each table the hashes of the person's rows in shared threads. Such rows stay without their words: a
-    row with the same hash before and after an erasure had none."""
+    """Returns, for each table, the hashes of the person's rows in shared threads. An erasure keeps such rows without
+    their words, so a row with the same hash before and after had no words."""
     found: dict[str, list[str]] = {}
     for table in _tables("user_id"):
         query = f"SELECT md5(t::text) FROM {table.name} t WHERE tenant = %s AND user_id = %s AND thread_id = ANY(%s)"
@@ -116,7 +118,8 @@ async def shared_rows(conn: Connection, person: Person, threads: Sequence[str]) 
 async def clear_caches(
     conn: Connection, person: Person, own: Sequence[str], shared: Sequence[str], hashes: Sequence[bytes] = ()
 ) -> Cleared:
-    """Clears the caches while the rows still say which vectors are the person's. hashes: SHA-256 of their texts."""
+    """Clears the caches; called while the rows still show which vectors are the person's. hashes: SHA-256 of the
+    person's texts."""
     every = [*own, *shared]
     given = {
         "tenant": person.tenant,
@@ -143,7 +146,8 @@ async def clear_answers(conn: Connection, person: Person, threads: Sequence[str]
 
 
 async def parked(conn: Connection, person: Person, threads: Sequence[str]) -> list[tuple[str, str]]:
-    """Returns (projection, thread) of the person's parked threads; those of reactors have no rows."""
+    """Returns (projection, thread) of the person's parked threads. Dead letters of reactors are left out, because
+    reactors have no rows."""
     tokens = {thread_token(thread): thread for thread in threads}
     rows = await conn.execute(_PARKED, {"tenant": person.tenant, "tokens": list(tokens), "projections": list(BY_NAME)})
     return [(str(projection), tokens[str(token)]) for projection, token in await rows.fetchall()]
@@ -154,7 +158,8 @@ async def destroyed_keys(conn: Connection, person: Person) -> set[str]:
 
 
 async def vacuum(conn: Connection, is_full: bool, table: str) -> None:
-    """Frees dead rows and renews the statistics, which hold column values and would otherwise stay for an empty table.
+    """Frees dead rows and renews the statistics, which contain column values and would otherwise stay for an empty
+    table.
 
     is_full: VACUUM FULL.
     """
@@ -163,7 +168,8 @@ async def vacuum(conn: Connection, is_full: bool, table: str) -> None:
 
 
 async def vacuum_statistics(conn: Connection) -> None:
-    """Rewrites pg_statistic, whose freed rows held column values. Without the right to do so Postgres only warns."""
+    """Rewrites pg_statistic, because its freed rows still contain column values. Without the right to do so, Postgres
+    only warns."""
     await conn.execute("VACUUM FULL pg_statistic")
 
 
@@ -173,7 +179,7 @@ def vacuumed_tables() -> list[str]:
 
 
 def _tables(*columns: str) -> list[sa.Table]:
-    """Returns the read models' tables with a thread and these columns."""
+    """Returns the tables of read models that have the column thread_id and these columns."""
     tables = [table for projection in PROJECTIONS for table in projection.tables]
     return [table for table in tables if {"thread_id", *columns} <= set(table.columns.keys())]
 
@@ -184,17 +190,19 @@ async def _values(conn: Connection, query: str, given: Sequence[Any] | Mapping[s
 
 
 def said_tables() -> list[str]:
-    """Returns the tables with people's own words: a string in another person's rows is not the erased person's alone.
+    """Returns the tables with people's own words. A string that is in another person's rows does not belong to the
+    erased person alone.
 
-    In a shared thread only the person's rows are theirs.
+    In a shared thread, only rows with the person's id are the person's.
     """
     return [table.name for projection in PROJECTIONS for table in projection.said]
 
 
 def told_tables() -> list[str]:
-    """Returns the tables with text that applications and models wrote about threads, such as "New conversation".
+    """Returns the tables with texts that applications and models wrote about threads, such as "New conversation".
 
-    In a shared thread every row may have words of the person. Copies of other tables' texts are left out.
+    In a shared thread, every row may contain words of the person. Tables that copy the texts of other tables are left
+    out.
     """
     read_already = {table for projection in PROJECTIONS for table in (*projection.said, *projection.copied)}
     return [table.name for table in _tables() if table not in read_already]
@@ -203,7 +211,8 @@ def told_tables() -> list[str]:
 def others_query(table: str, person: Person, threads: Sequence[str], shared: Mapping[str, int]) -> sql.Composed:
     """Returns a COPY query of all rows of a table that are not the person's.
 
-    threads: all of their rows count as the person's; shared: thread → sequence from which rows count.
+    threads: threads whose rows all count as the person's. shared: thread → sequence from which on its rows count as the
+    person's.
     """
     columns = next(one.columns for one in _tables() if one.name == table)
     of_user = sql.SQL(" OR t.user_id = {}").format(person.user) if "user_id" in columns else sql.SQL("")
@@ -226,7 +235,7 @@ async def archive_paths(conn: Connection, person: Person, threads: Sequence[str]
 
 
 async def left(conn: Connection, person: Person, marks: Mapping[str, int]) -> dict[str, int]:
-    """Returns for each table the rows that still exist although their thread was erased after them."""
+    """Returns, for each table, the number of rows that still exist although their thread was erased later."""
     found: dict[str, int] = {}
     for table in _tables("seq"):
         query = (

@@ -1,7 +1,7 @@
-"""The scan after an erasure: every table, the stream, the buckets, archives and log files, for a person's strings.
+"""Scans every table, the stream, the buckets, archives and log files for a person's strings after an erasure.
 
-Tables are read by binary COPY, in which every type has the bytes that were written, so that one search fits all. The
-database is read once, however many strings there are.
+Tables are read by binary COPY, which returns the bytes as they were written, so that one search works for all types.
+The database is read only once for all strings.
 """
 
 import contextlib
@@ -34,11 +34,11 @@ WHERE schemaname NOT IN ('pg_catalog', 'information_schema')) TO STDOUT (FORMAT 
 
 @dataclass(slots=True)
 class Scan:
-    """The result of a search for what is left. places: kind → how many were searched. hits: place → occurrences,
-    without the places that have none.
+    """The result of a search for remains. places: kind → number of places that were searched. hits: place → number of
+    occurrences, for places that have any.
 
-    strings: place → what was found there, masked. recorded: as hits, with the kind of a file in place of its path,
-    which may name a person.
+    strings: place → the strings found there, masked. recorded: like hits, but with the kind of a file instead of its
+    path, which may contain a person's name.
     """
 
     places: dict[str, int] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Scan:
 
 
 async def scan_tables(conn: Connection, search_strings: SearchStrings, scan: Scan, on_progress: OnProgress) -> None:
-    """Scans every column of every table, and the planner's statistics."""
+    """Scans every column of every table, and the statistics of the planner."""
     tables = [(str(schema), str(name)) for schema, name in await (await conn.execute(_TABLES)).fetchall()]
     for at, (schema, name) in enumerate(tables):
         query = sql.SQL("COPY (SELECT t.* FROM {} t) TO STDOUT (FORMAT BINARY)").format(sql.Identifier(schema, name))
@@ -83,7 +83,7 @@ async def searched_copy(conn: Connection, query: sql.SQL | sql.Composed, search_
 
 
 async def scan_stream(log: Log, search_strings: SearchStrings, scan: Scan, on_progress: OnProgress) -> None:
-    """Scans every message of the log, and of the stream of users' keys."""
+    """Scans every message of the log and of the stream of users' keys."""
     head = await log.head()
     for stream, filters in ((STREAM, f"{STORED_PREFIX}.>"), (KEYS_STREAM, KEYS)):
         if stream == KEYS_STREAM and log.keyring is None:
@@ -98,7 +98,7 @@ async def scan_stream(log: Log, search_strings: SearchStrings, scan: Scan, on_pr
 
 
 async def scan_buckets(log: Log, search_strings: SearchStrings, scan: Scan) -> None:
-    """Scans the copies of sessions, and the receipts that were given with contexts."""
+    """Scans the copies of sessions, and the receipts of contexts."""
     for name in (SESSION_BUCKET, RECEIPT_BUCKET):
         await _scan_bucket(log, name, search_strings, scan)
 
@@ -116,7 +116,7 @@ async def _scan_bucket(log: Log, name: str, search_strings: SearchStrings, scan:
 
 
 async def bucket_entries(log: Log, name: str) -> AsyncIterator[tuple[str, bytes]]:
-    """Yields each key of a bucket with its value; nothing where there is no bucket. Raises NatsError."""
+    """Yields each key of a bucket with its value; yields nothing if the bucket does not exist. Raises NatsError."""
     with contextlib.suppress(NotFoundError, NoKeysError):  # there is no bucket, or it has no keys
         bucket = await log.nc.jetstream().key_value(name)
         for key in await bucket.keys():
@@ -130,8 +130,8 @@ async def bucket_entries(log: Log, name: str) -> AsyncIterator[tuple[str, bytes]
 def scan_files(
     paths: Iterable[tuple[str, Path]], search_strings: SearchStrings, scan: Scan, on_progress: OnProgress
 ) -> None:
-    """Searches files for the strings. paths: (kind, file). A file that was removed meanwhile, or is not readable, is
-    reported as such."""
+    """Searches files for the strings. paths: pairs (kind, file). Unreadable files are counted as such; files that were
+    removed meanwhile are skipped."""
     every = list(paths)
     for at, (kind, path) in enumerate(every):
         try:

@@ -1,7 +1,7 @@
-"""Searches bytes for a person's strings, in every form in which a store may write them. Pure.
+"""Searches bytes for a person's strings in every form in which a store may write them. Pure.
 
-The forms: plain, escaped as JSON once and twice, and base64 at each of its three alignments, ignoring case.
-A rolling hash of 8 bytes is compared, so that thousands of forms cost no more than one.
+The forms are plain text, text escaped as JSON once and twice, and base64 at each of its three alignments. Case is
+ignored. A rolling hash of 8 bytes is compared, so that a search for thousands of forms takes no longer than for one.
 """
 
 import json
@@ -26,8 +26,8 @@ _FACTORS = np.array([0x9E3779B1, 0x85EBCA77], dtype=np.uint32)
 
 
 class SearchStrings:
-    """Strings to search for. strings: of at least KEY_BYTES bytes of UTF-8 each; shorter ones would match by chance and
-    are left out."""
+    """Strings to search for. strings: those with at least KEY_BYTES bytes of UTF-8; shorter strings are left out,
+    because they would match by chance."""
 
     def __init__(self, strings: Sequence[str]) -> None:
         self.strings = tuple(dict.fromkeys(one for one in strings if len(one.encode()) >= KEY_BYTES))
@@ -35,7 +35,7 @@ class SearchStrings:
         self.longest = KEY_BYTES
         for number, text in enumerate(self.strings):
             for form in forms(text):
-                at = (len(form) - KEY_BYTES) // 2  # from the middle, because beginnings are equal more often
+                at = (len(form) - KEY_BYTES) // 2  # in the middle; beginnings are more often equal
                 self._by_key[form[at : at + KEY_BYTES]].append((form, at, number))
                 self.longest = max(self.longest, len(form))
         self._table = np.zeros(1 << BITS, dtype=np.bool_)
@@ -43,7 +43,7 @@ class SearchStrings:
             self._table[_hashes(np.frombuffer(key, dtype=np.uint8))] = True
 
     def within(self, data: bytes) -> dict[int, int]:
-        """Returns each string's index → how often any form of it occurs."""
+        """Returns the index of each string that occurs → how often any form of it occurs."""
         found: defaultdict[int, int] = defaultdict(int)
         if len(data) < KEY_BYTES or not self.strings:
             return {}
@@ -56,7 +56,8 @@ class SearchStrings:
 
 
 class Searched:
-    """Searches a stream of bytes; a string across two parts is found too. found: as SearchStrings.within."""
+    """Searches a stream of bytes; also finds a string that is split between two parts. found: the hits, as returned by
+    SearchStrings.within."""
 
     def __init__(self, search_strings: SearchStrings) -> None:
         self._search_strings, self._rest = search_strings, b""
@@ -71,7 +72,8 @@ class Searched:
             self.flush()
 
     def flush(self) -> None:
-        """Searches the buffer. Its end is searched again with the next part and counted once."""
+        """Searches the buffer. The end of the buffer is searched again with the next part, but its hits are counted
+        once."""
         data = self._rest + b"".join(self._waiting)
         self._count(data, 1)
         self._count(self._rest, -1)
@@ -89,12 +91,13 @@ class Searched:
 
     @property
     def masked(self) -> list[str]:
-        """Returns the found strings, masked so that only the person recognises them."""
+        """Returns the strings that occur, masked so that only the person recognises them."""
         return [masked(self._search_strings.strings[number]) for number, times in self.found.items() if times]
 
 
 def forms(text: str) -> Iterator[bytes]:
-    """Yields the forms in which a text may be stored, each at least KEY_BYTES long, in lower case, once."""
+    """Yields the different forms in which a text may be stored, in lower case; forms shorter than KEY_BYTES are left
+    out."""
     plain = {one.encode(errors="replace") for one in (text, text.casefold(), text.upper())}
     escaped = {json.dumps(text)[1:-1], json.dumps(text.casefold())[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
     twice = {json.dumps(one)[1:-1] for one in escaped}
@@ -112,13 +115,13 @@ def fitting(strings: Iterable[str]) -> list[str]:
 
 
 def masked(text: str) -> str:
-    """Returns the first character or two, the last, and the length."""
+    """Returns the first one or two characters and the length of a text; of a longer text also the last character."""
     shown = f"{text[:2]}…{text[-1]}" if len(text) >= KEY_BYTES else f"{text[:1]}…"
     return f"{shown} ({len(text)} characters)"
 
 
 def _base64(data: bytes) -> Iterator[bytes]:
-    """Yields the characters that do not depend on the neighbouring bytes."""
+    """Yields, for each alignment, the base64 characters that do not depend on neighbouring bytes."""
     for before in range(3):
         coded = b64encode(b"\0" * before + data)
         first = (before * 8 + 5) // 6
@@ -127,7 +130,7 @@ def _base64(data: bytes) -> Iterator[bytes]:
 
 
 def _hashes(data: NDArray[np.uint8]) -> NDArray[np.uint32]:
-    """Returns the hash of each KEY_BYTES bytes in a row."""
+    """Returns the hash of every sequence of KEY_BYTES bytes."""
     words = data[:-3].astype(np.uint32)
     for at in (1, 2, 3):
         words |= data[at : len(data) - 3 + at].astype(np.uint32) << np.uint32(8 * at)
@@ -138,10 +141,10 @@ def _hashes(data: NDArray[np.uint8]) -> NDArray[np.uint32]:
 
 MOST_CANDIDATES = 20_000
 MOST_CHARS = 60
-# Whitespace and JSON's own characters are written differently from store to store.
+# Whitespace and the special characters of JSON are written differently by different stores.
 _PARTS = re.compile(r"[^\"\\\x00-\x1f\x7f\u2028\u2029]+")
 _SENTENCES = re.compile(r"(?<=[.!?;。！？；，])")
-# Numbers and codes count only as whole words, because within longer words they are parts of ids or hashes. A code
+# Numbers and codes count only as complete words, because within longer words they are parts of ids or hashes. A code
 # contains a digit.
 _IDENTIFIERS = re.compile(
     r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9.-]{3,64}|(?<![A-Za-z0-9_])(?<![0-9]\.)"
@@ -154,9 +157,9 @@ _DATE = re.compile(r"(?:19|20)[0-9]{2}-?[01][0-9]-?[0-3][0-9]")
 def words_of(data: EventData) -> Iterator[str]:
     """Yields search candidates from an event's personal fields: identifiers and parts of sentences."""
     said = data.model_dump(mode="json", exclude_none=True, include=dict(fields_of(type(data)).include))
-    if isinstance(data, CheckpointSaved):  # the rest has version numbers, which look like identifiers
+    if isinstance(data, CheckpointSaved):  # the other fields contain version numbers, which look like identifiers
         said["checkpoint"] = data.checkpoint.get("channel_values")
-    if isinstance(data, TurnRecorded):  # the ids of its calls are not words, and are stored in clear with the results
+    if isinstance(data, TurnRecorded):  # ids of tool calls are not words, and are stored in clear with the results
         blocks = said["content"] if isinstance(data.content, tuple) else []
         for one in (*said["tool_calls"], *blocks):
             one.pop("id", None)
@@ -168,9 +171,9 @@ def words_of(data: EventData) -> Iterator[str]:
 
 
 def text_hashes(event: Event) -> Iterator[bytes]:
-    """Yields the SHA-256 of every text of the event that gets a vector, as in the embedding cache.
+    """Yields the SHA-256, as in the embedding cache, of every text of the event that gets a vector.
 
-    The rows may be gone already: of an archived conversation, or of a forgotten memory.
+    The rows may no longer exist, because a conversation was archived or a memory forgotten.
     """
     data = event.data
     yield from (sha256(text.encode()).digest() for text in index_texts(event))
@@ -181,10 +184,10 @@ def text_hashes(event: Event) -> Iterator[bytes]:
 
 
 def candidates(text: str) -> Iterator[str]:
-    """Yields identifiers and sentences of a text. Single words count only if they are numbers or codes: any other may
-    occur in unrelated metadata.
+    """Yields identifiers and sentences of a text. Single words count only if they are numbers or codes, because other
+    words may occur in unrelated metadata.
 
-    Ids of turnlog's, which are stored in clear, do not count.
+    Ids that turnlog made, which are stored in clear, do not count.
     """
     text = _ID_OF_OURS.sub('"', text)
     yield from (one for found in _IDENTIFIERS.finditer(text) if not _DATE.match(one := found[0].strip()))
@@ -196,7 +199,8 @@ def candidates(text: str) -> Iterator[str]:
 
 
 def chosen(found: Iterable[str], most: int) -> list[str]:
-    """Returns at most `most` strings: identifiers first, then a spread over all texts, longer ones first."""
+    """Returns at most `most` strings: identifiers first, then strings of all lengths at even steps, longer ones
+    first."""
     known = list(dict.fromkeys(found))
     identifiers = [one for one in known if _IDENTIFIERS.fullmatch(one)]
     said = sorted((one for one in known if not _IDENTIFIERS.fullmatch(one)), key=lambda one: -min(len(one), 24))

@@ -1,8 +1,9 @@
-"""Decides which of a person's events must be overwritten in the log, because no destroyed key makes them unreadable.
+"""Decides which of a person's events must be overwritten in the log because they stay readable after the keys were
+destroyed.
 
-These are events without a seal, written before there were keys or by a reactor without a user; events sealed by a key
-that is still in use; and, in shared threads, what was derived from the person's turns. JetStream overwrites the bytes
-of a message that is deleted in this way.
+These are unsealed events, written before keys existed or by a reactor without a user; events sealed by a key that is
+still in use; and, in shared threads, results derived from the person's turns. JetStream overwrites the bytes of a
+message that is deleted in this way.
 """
 
 from collections.abc import Collection, Mapping
@@ -21,10 +22,11 @@ from turnlog.events.sealing import fields_of
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The part of a thread that an erasure covers. through: the last sequence to erase. destroyed: ids of destroyed
+    """The part of a thread that an erasure covers. through: the last sequence to erase. destroyed: ids of the destroyed
     keys.
 
-    first_seq: None for a thread of the person alone; else where their part of a shared one begins.
+    first_seq: None for a thread of the person alone; for a shared thread, the sequence at which the person's part
+    begins.
     """
 
     user: str
@@ -56,7 +58,7 @@ def quotes(place: Place, ending: Ending, search_strings: SearchStrings) -> bool:
 def without_derived(event: Event) -> Event | None:
     """Returns another person's fork without results derived from its initial turns; None if there are none.
 
-    Its id is derived from the original id, so that it is appended once.
+    Its id is derived from the original id, so that it is appended only once.
     """
     fork = event.data
     if not isinstance(fork, ThreadForked) or not (fork.summary or fork.topics):
@@ -66,7 +68,7 @@ def without_derived(event: Event) -> Event | None:
 
 
 def is_late(event: Event, marks: Mapping[str, int], requests: Collection[UUID]) -> bool:
-    """Returns whether an event after the erasure was made from words before it.
+    """Returns whether an event after the erasure was derived from words before it.
 
     marks: thread → sequence of its `erased` event. requests: ids of answers requested before.
     """
@@ -101,8 +103,7 @@ def _is_dead(place: Place, ending: Ending) -> bool:
 
 
 def _has_words(place: Place) -> bool:
-    """Returns whether the event has a field with words in it; an event that cannot be decoded counts as one that
-    has."""
+    """Returns whether the event has a field with words; an event that cannot be decoded counts as having one."""
     try:
         return recorded(place.stored).event.data.has_words()
     except TurnlogError:

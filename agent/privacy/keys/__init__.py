@@ -1,1 +1,1 @@
-"""Keys that encrypt users' words: made, wrapped, copied to their stream, destroyed."""
+"""Makes, wraps, copies and destroys the keys that encrypt users' words."""

@@ -1,7 +1,8 @@
-"""The key-encryption key (KEK) wraps every user's key, so that the key table alone opens nothing.
+"""Loads the key-encryption key (KEK). It wraps the key of every user, so that the key table alone cannot decrypt
+anything.
 
-It is 32 random bytes, in TURNLOG_KEK as base64 or, for the embedded Postgres, in a file of the data folder. Its id is
-a fingerprint, so that a wrong KEK is noticed before it is used.
+The KEK is 32 random bytes, in TURNLOG_KEK as base64 or, for the embedded Postgres, in a file of the data folder. Its id
+is a fingerprint, so that a wrong KEK is detected before it is used.
 """
 
 import binascii
@@ -32,7 +33,7 @@ class InvalidKek(TurnlogError):
 
 
 class WrongKek(TurnlogError):
-    """Users' keys are wrapped by a key-encryption key that was not given; nothing was read or written."""
+    """Users' keys are wrapped by a key-encryption key that is not configured; nothing was read or written."""
 
     code = "wrong-kek"
 
@@ -50,7 +51,7 @@ class Kek:
         return nonce + self.cipher.encrypt(nonce, key, _bound(key_id, tenant, user))
 
     def unwrap(self, wrapped: bytes, key_id: str, tenant: str, user: str) -> bytes:
-        """Returns the key that `wrapped` holds. Raises KeyUnavailable for bytes that another KEK wrapped."""
+        """Returns the key that `wrapped` contains. Raises KeyUnavailable for bytes that another KEK wrapped."""
         try:
             return self.cipher.decrypt(wrapped[:NONCE_BYTES], wrapped[NONCE_BYTES:], _bound(key_id, tenant, user))
         except (InvalidTag, ValueError):
@@ -62,7 +63,8 @@ class Kek:
 
 @dataclass(frozen=True, slots=True)
 class Keks:
-    """The KEK that wraps new keys and older ones that still unwrap. source: where it came from, for messages."""
+    """The KEK that wraps new keys, and older KEKs that only unwrap. source: the variable or file of the current KEK,
+    for messages."""
 
     current: Kek
     older: tuple[Kek, ...]
@@ -73,7 +75,8 @@ class Keks:
         return {kek.id: kek for kek in (*self.older, self.current)}
 
     def unwrap(self, wrapped: bytes, kek_id: str, key_id: str, tenant: str, user: str) -> bytes:
-        """Returns the key, opened by the KEK that wrapped it. Raises KeyUnavailable if that KEK is not given."""
+        """Returns the key, unwrapped by the KEK that wrapped it. Raises KeyUnavailable if that KEK is not
+        configured."""
         if (kek := self.by_id.get(kek_id)) is None:
             raise KeyUnavailable(
                 f"key {key_id} is wrapped by key-encryption key {kek_id}, which is not given; set TURNLOG_KEK_OLD to it"
@@ -82,7 +85,8 @@ class Keks:
 
 
 def keks_of(settings: Settings) -> Keks | None:
-    """Returns TURNLOG_KEK; without it, for the embedded Postgres, the data folder's file; None if there is neither yet.
+    """Returns the KEK of TURNLOG_KEK or else, for the embedded Postgres, that of the file in the data folder, with
+    older KEKs; None if there is neither yet.
 
     Raises InvalidKek.
     """
@@ -97,7 +101,7 @@ def keks_of(settings: Settings) -> Keks | None:
 
 
 def make_kek(settings: Settings) -> Keks | None:
-    """Returns what keks_of does, after making the data folder's file. Raises InvalidKek."""
+    """Creates the file in the data folder unless it exists; returns the result of keks_of. Raises InvalidKek."""
     path = settings.home.expanduser() / FILE
     with _file_errors(path):
         made_once(path, new_kek)
@@ -105,7 +109,7 @@ def make_kek(settings: Settings) -> Keks | None:
 
 
 def new_kek() -> str:
-    """Returns a value for TURNLOG_KEK."""
+    """Returns a new random value for TURNLOG_KEK."""
     return b64encode(secrets.token_bytes(KEK_BYTES)).decode()
 
 

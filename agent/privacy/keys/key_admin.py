@@ -1,6 +1,7 @@
-"""Rotates, destroys, re-wraps and counts users' keys. Every process that holds a key is notified.
+"""Rotates, destroys, re-wraps and counts users' keys. Every process that has loaded a key is notified.
 
-Both the stream and the table get every change, the stream first: what only the table lacks, the next start brings.
+Every change goes to the stream first, then to the table; changes missing in the table are copied from the stream at the
+next start.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ from turnlog.projectors.engine.writer import Connection
 logger = logging.getLogger("turnlog.privacy")
 REWRAP_AT_ONCE, ROTATE_TRIES = 1_000, 20
 LOCK_MS, LOCK_AGAIN_S, LOCK_TRIES = 250, 0.25, 4
-# Longer than any process takes to be notified of a retired key and to publish what it has sealed.
+# Longer than any process needs to be notified of a retired key and to publish events that it has sealed.
 SETTLE_S = 1.0
 
 _RETIRE = """
@@ -46,7 +47,8 @@ FROM user_keys GROUP BY kek_id ORDER BY kek_id"""
 
 @dataclass(frozen=True, slots=True)
 class KekUse:
-    """How many keys one key-encryption key wraps, destroyed ones included. known: it is among the given ones."""
+    """How many keys a key-encryption key wraps, including destroyed ones. known: whether the key-encryption key is
+    configured."""
 
     kek_id: str
     users: int
@@ -57,11 +59,10 @@ class KekUse:
 
 
 async def rotate(conn: Connection, stream: KeyStream, tenant: str, user: str) -> str:
-    """Makes the key that seals from now on, and returns its id; earlier ones still open.
+    """Makes the key that seals from now on, and returns its id; earlier keys still open what they sealed.
 
-    conn must not be in a transaction.
-    Raises NotFound for a user without a key that seals (unknown, or erased), KeyUnavailable when other processes keep
-    changing the user's keys.
+    conn must not be in a transaction. Raises NotFound if no key of the user seals (the user is unknown or erased),
+    KeyUnavailable if other processes keep changing the user's keys.
     """
     for _ in range(ROTATE_TRIES):
         with contextlib.suppress(UniqueViolation):  # another process made a key between our two statements
@@ -89,11 +90,11 @@ async def _rotated(conn: Connection, stream: KeyStream, tenant: str, user: str) 
 
 
 async def destroy(conn: Connection, stream: KeyStream, tenant: str, user: str) -> int:
-    """Destroys every key that the user has now; returns how many. conn must not be in a transaction.
+    """Destroys all present keys of the user; returns their number. conn must not be in a transaction.
 
-    First they are retired, and after SETTLE_S, when nobody seals with them any more, destroyed: what is said
-    meanwhile gets a new key, and stays. Their bytes leave the stream's and the table's files; WAL and backups keep
-    theirs.
+    The keys are first retired and, after SETTLE_S, when nobody seals with them any more, destroyed. Turns that are said
+    meanwhile get a new key and stay readable. The bytes of the keys leave the files of the stream and the table, but
+    not the WAL and backups.
     """
     async with conn.transaction():
         await conn.execute(_RETIRE, (tenant, user))
@@ -112,7 +113,7 @@ async def destroy(conn: Connection, stream: KeyStream, tenant: str, user: str) -
 
 
 async def wrapped_forms(conn: Connection, tenant: str, user: str) -> list[str]:
-    """Returns the user's keys in their stored form, to search for after they are destroyed."""
+    """Returns the user's keys in their stored form, so that a scan can search for them after they were destroyed."""
     rows = await conn.execute(
         "SELECT wrapped FROM user_keys WHERE tenant = %s AND user_id = %s AND wrapped IS NOT NULL", (tenant, user)
     )
@@ -120,9 +121,9 @@ async def wrapped_forms(conn: Connection, tenant: str, user: str) -> list[str]:
 
 
 async def rewrap(conn: Connection, stream: KeyStream) -> int:
-    """Wraps every key that an older key-encryption key wraps by the current one; returns how many.
+    """Wraps every key that an older key-encryption key wraps by the current one instead; returns the number of keys.
 
-    Raises KeyUnavailable at a key whose key-encryption key is not given; what was done before it stays.
+    Raises KeyUnavailable at a key whose key-encryption key is not configured; keys that were wrapped before it stay so.
     """
     await complete_table(conn, stream)
     done = 0
@@ -170,9 +171,9 @@ def _rewrapped(row: KeyRecord, keks: Keks) -> KeyRecord:
 
 
 async def _compact(conn: Connection) -> None:
-    """Removes dead rows from the table's file, unless a long reader such as pg_dump holds the table.
+    """Removes dead rows from the table's file, unless a long reader such as pg_dump locks the table.
 
-    Waiting for them would make every look-up of a key wait behind us.
+    It does not wait for such readers, because every look-up of a key would have to wait too.
     """
     await conn.execute(f"SET lock_timeout = '{LOCK_MS}ms'")
     try:

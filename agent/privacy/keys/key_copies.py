@@ -1,7 +1,7 @@
-"""Checks the key-encryption key at the start, and makes the keys of stream and table equal.
+"""Checks the key-encryption key at start, and synchronises the keys of stream and table.
 
-Either copy brings the other back: an empty database gets its keys from the stream, a stream that is new, lost or older
-gets them from the table. What was destroyed in one is destroyed in both.
+Each copy can restore the other: an empty database gets its keys from the stream, and a stream that is new, lost or
+older gets them from the table. Keys that were destroyed in one copy are destroyed in both.
 """
 
 import json
@@ -21,13 +21,15 @@ _DESTROYED = "SELECT key_id::text, tenant, user_id FROM user_keys WHERE key_id =
 
 
 async def checked_keks(settings: Settings, conn: Connection, log: Log) -> Keks | None:
-    """Returns the key-encryption keys, with those of users at hand in stream and table; None when nothing is encrypted.
+    """Returns the key-encryption keys, after synchronising users' keys in stream and table; None if nothing is
+    encrypted.
 
-    A file is made for a new turnlog, and never for one that has keys. Raises InvalidKek, WrongKek, KeyUnavailable.
+    The file is created for a new turnlog, but never for one that already has keys. Raises InvalidKek, WrongKek,
+    KeyUnavailable.
     """
     keks, needed = keks_of(settings), await _needed(conn, log)
     if keks is None and settings.database_url is None:
-        keks = keks_of(settings) if needed else make_kek(settings)  # another process may just have made it
+        keks = keks_of(settings) if needed else make_kek(settings)  # another process may have just created it
         if keks is None:
             ids = ", ".join(sorted(needed))
             raise WrongKek(
@@ -51,17 +53,17 @@ async def checked_keks(settings: Settings, conn: Connection, log: Log) -> Keks |
 
 
 async def complete_table(conn: Connection, stream: KeyStream) -> None:
-    """Copies missing keys from the stream to the table."""
+    """Copies keys that the table lacks from the stream to the table."""
     await _take_over(conn, stream, 0, await stream.head())
 
 
 async def tell(conn: Connection, tenant: str, user: str) -> None:
-    """Tells every process that holds the user's keys to fetch them again."""
+    """Notifies every process that has loaded the user's keys to fetch them again."""
     await conn.execute("SELECT pg_notify(%s, %s)", (CHANNEL, json.dumps([tenant, user])))
 
 
 async def _needed(conn: Connection, log: Log) -> set[str]:
-    """Returns the ids of the key-encryption keys that keys of users are wrapped by."""
+    """Returns the ids of the key-encryption keys that wrap keys of users."""
     rows = await conn.execute("SELECT DISTINCT kek_id FROM user_keys WHERE wrapped IS NOT NULL")
     in_use = await kek_in_use(log.nc)
     return {kek_id for (kek_id,) in await rows.fetchall()} | ({in_use} if in_use else set())
@@ -71,7 +73,7 @@ async def _bring_in_step(conn: Connection, stream: KeyStream) -> None:
     rows = await conn.execute("SELECT coalesce(max(seq), 0), count(*) > count(seq) FROM user_keys")
     [(newest, is_ahead)] = await rows.fetchall()
     head = await stream.head()
-    if newest > head:  # the stream is another one, or was restored from an older copy
+    if newest > head:  # it is a different stream, or one restored from an older copy
         await conn.execute("UPDATE user_keys SET seq = NULL WHERE seq > %s", (head,))
     if is_ahead or newest > head:
         await _copy(conn, stream)
@@ -79,7 +81,7 @@ async def _bring_in_step(conn: Connection, stream: KeyStream) -> None:
 
 
 async def _copy(conn: Connection, stream: KeyStream) -> None:
-    """Copies keys that only the table has to the stream, such as those that are older than the stream."""
+    """Copies keys that only the table has to the stream, such as keys that are older than the stream."""
     while True:
         async with conn.transaction():
             records = [KeyRecord(*row) for row in await (await conn.execute(_UNPLACED, (AT_ONCE,))).fetchall()]

@@ -1,4 +1,5 @@
-"""The keys that encrypt users' words in the log: what is in use, a new one for a user, all under another KEK."""
+"""Shows the keys that encrypt users' words in the log, rotates the key of a user, and wraps all keys with another
+KEK."""
 
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from turnlog.events.subjects import check_place
 
 @dataclass(frozen=True, slots=True)
 class KekName:
-    """A key-encryption key. source: the variable or file that it comes from."""
+    """A key-encryption key. source: the variable or file that contains it."""
 
     id: str
     source: str
@@ -36,14 +37,15 @@ class RotatedKey:
 
 @dataclass(frozen=True, slots=True)
 class RewrappedKeys:
-    """Keys that were encrypted again. rewrapped: how many keys. kek: the id of the KEK that wraps all of them now."""
+    """The result of wrapping keys again. rewrapped: number of keys. kek: the id of the KEK that now wraps all of
+    them."""
 
     rewrapped: int
     kek: str
 
 
 def refuse_plaintext(settings: Settings) -> None:
-    """Raises InvalidKek where users' words would be stored in clear without a setting that allows it."""
+    """Raises InvalidKek if users' words would be stored in clear and no setting allows it."""
     if keks_of(settings) is None and settings.database_url is not None and not settings.plaintext:
         raise InvalidKek(
             "TURNLOG_KEK is not set: on servers of your own, what users say would be stored in the log in clear, and "
@@ -62,7 +64,7 @@ async def key_status(runtime: Runtime) -> KeyStatus:
 
 
 async def rotate_key(runtime: Runtime, tenant: str, user: str) -> RotatedKey:
-    """Makes a new key for what is said from now on; the old one still opens what it sealed.
+    """Makes a new key for everything that the user says from now on; the old key still opens what it sealed.
 
     Raises InvalidToken, InvalidKek, NotFound.
     """
@@ -73,7 +75,7 @@ async def rotate_key(runtime: Runtime, tenant: str, user: str) -> RotatedKey:
 
 
 async def rewrap_keys(runtime: Runtime) -> RewrappedKeys:
-    """Wraps every user's key with TURNLOG_KEK, after it was changed; TURNLOG_KEK_OLD opens those before.
+    """Wraps every user's key with TURNLOG_KEK after it was changed; TURNLOG_KEK_OLD unwraps the earlier ones.
 
     Raises InvalidKek, WrongKek.
     """

@@ -1,8 +1,9 @@
-"""Users' keys on a stream of their own, wrapped by the key-encryption key: the loss of Postgres loses none.
+"""Stores users' keys on a separate stream, wrapped by the key-encryption key, so that no key is lost together with
+Postgres.
 
-A message says of one key that it was issued, or that it was destroyed. Both are sealed with the KEK: an issued key
-unwraps to its bytes, a destroyed one to nothing. So nobody else can issue or destroy a key by publishing here, and what
-does not unwrap is ignored.
+A message states that a key was issued, or that it was destroyed. Both are sealed with the KEK: an issued key unwraps to
+its bytes, a destroyed one to nothing. So nobody else can issue or destroy a key by publishing here; messages that do
+not unwrap are ignored.
 """
 
 import asyncio
@@ -31,15 +32,16 @@ from turnlog.events.subjects import KEYS, KEYS_STREAM, key_subject
 ACK_S = 5.0
 AT_ONCE = 32
 NO_MESSAGE = 10037
-# In the stream's configuration, which no publisher can change.
+# A name in the stream's configuration, which publishers cannot change.
 KEK_IN_USE = "turnlog.kek"
-# More than the eight megabytes of entries after which a replica throws its Raft log away; it compresses them first.
+# More than 8 MB of entries, after which a replica discards its Raft log. The bytes are random because the replica
+# compresses them.
 FILLER_BYTES, FILLERS = 512 * 1024, 20
 
 PLACE = """
 UPDATE user_keys k SET seq = placed.seq FROM unnest(%s::uuid[], %s::bigint[]) AS placed (key_id, seq)
 WHERE k.key_id = placed.key_id"""
-# A key that comes from the stream only opens; what is said next gets a key of its own. A destroyed one stays so.
+# A key taken from the stream only opens; later words of the user get a new key. A destroyed key stays destroyed.
 _TAKE_OVER = """
 INSERT INTO user_keys AS k (key_id, tenant, user_id, wrapped, kek_id, seq, retired_at, destroyed_at)
 VALUES (%s, %s, %s, %s, %s, %s, now(), CASE WHEN %s THEN now() END)
@@ -50,8 +52,8 @@ ON CONFLICT (key_id) DO UPDATE SET seq = greatest(k.seq, excluded.seq),
 
 
 class KeyRecord(NamedTuple):
-    """A key as the stream has it. wrapped: the key, encrypted by the KEK; None for one that was destroyed. seq: where
-    it is on the stream."""
+    """A key on the stream. wrapped: the key, encrypted by the KEK; None for a destroyed key. seq: its sequence on the
+    stream."""
 
     id: str
     tenant: str
@@ -63,7 +65,7 @@ class KeyRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KeyStream:
-    """All methods raise KeyUnavailable when NATS does not answer."""
+    """Reads and writes the stream of keys. All methods raise KeyUnavailable if NATS does not answer."""
 
     nc: Client
     keks: Keks
@@ -77,7 +79,7 @@ class KeyStream:
             await self.note_kek()
 
     async def note_kek(self) -> None:
-        """Notes that the current key-encryption key is needed to start from now on."""
+        """Records that the current key-encryption key is needed to start from now on."""
         js = self.nc.jetstream()
         with _nats_errors("change"):
             config = (await js.stream_info(KEYS_STREAM)).config
@@ -89,7 +91,7 @@ class KeyStream:
             return int((await self.nc.jetstream().stream_info(KEYS_STREAM)).state.last_seq)
 
     async def put(self, records: Sequence[KeyRecord]) -> list[int]:
-        """Returns the sequences at which they are stored, in their order."""
+        """Stores the records; returns their sequences in the same order."""
         seqs: list[int] = []
         for start in range(0, len(records), MAX_BATCH):
             outs = [self._outgoing(one) for one in records[start : start + MAX_BATCH]]
@@ -98,14 +100,14 @@ class KeyStream:
         return seqs
 
     async def since(self, seq: int, through: int) -> AsyncIterator[KeyRecord]:
-        """Yields what turnlog wrote after `seq`, in order."""
+        """Yields the records that turnlog wrote after `seq` and up to `through`, in order."""
         with _nats_errors("read"):
             async for stored in read_to(self.nc, [KEYS], seq + 1, through, stream=KEYS_STREAM):
                 if (record := self._record(stored.body, stored.seq)) is not None:
                     yield record
 
     async def of_keys(self, key_ids: Collection[str]) -> list[KeyRecord]:
-        """Returns the state of each of these keys that turnlog issued; others are left out."""
+        """Returns the latest record of each of these keys; keys that turnlog did not issue are left out."""
         found: list[KeyRecord] = []
         for key_id in sorted(key_ids):
             records = [one async for _, one in self._messages(key_id) if one is not None and one.id == key_id]
@@ -114,9 +116,10 @@ class KeyStream:
         return found
 
     async def destroy(self, records: Sequence[KeyRecord]) -> list[int]:
-        """Notes that these keys are destroyed, and overwrites their bytes. Returns the sequences of the notes.
+        """Records that these keys are destroyed, and overwrites their bytes. Returns the sequences of the records.
 
-        The note comes first: a key that is simply gone was never issued, and what it sealed would be parked.
+        The record comes first: a key without any message counts as never issued, and events that it sealed would be
+        parked.
         """
         seqs = await self.put([one._replace(wrapped=None, kek_id=self.keks.current.id) for one in records])
         await self.overwrite_issued({one.id for one in records})
@@ -124,7 +127,7 @@ class KeyStream:
         return seqs
 
     async def overwrite_issued(self, key_ids: Collection[str]) -> None:
-        """Removes all of these keys but the note that they are destroyed."""
+        """Removes all messages about these keys except the record that they are destroyed."""
         await self.overwrite(
             [
                 seq
@@ -142,8 +145,8 @@ class KeyStream:
                 await asyncio.gather(*(overwrite(js, KEYS_STREAM, seq) for seq in part))
 
     async def cut_raft_logs(self) -> None:
-        """Has the replicas cut their logs of what they agreed on, which hold the bytes of messages deleted since. Such
-        a log is cut when it is large, else after some minutes without work: so it is made large."""
+        """Makes the replicas truncate their Raft logs, which still contain the bytes of deleted messages. A replica
+        truncates its log when the log is large, otherwise only after some idle minutes; so fillers make it large."""
         js, subject = self.nc.jetstream(), key_subject("filler")
         with _nats_errors("write to"):
             if (await js.stream_info(KEYS_STREAM)).config.num_replicas == 1:
@@ -153,7 +156,8 @@ class KeyStream:
             await js.purge_stream(KEYS_STREAM, subject=subject)
 
     async def _messages(self, key_id: str) -> AsyncIterator[tuple[int, KeyRecord | None]]:
-        """Yields (sequence, record) of every message on the key's subject; None for what turnlog did not write."""
+        """Yields (sequence, record) of every message on the key's subject. record: None if turnlog did not write the
+        message."""
         js, subject, seq = self.nc.jetstream(), key_subject(key_id), 0
         while True:
             with _nats_errors("read"):
@@ -186,7 +190,8 @@ class KeyStream:
 
 
 async def kek_in_use(nc: Client) -> str | None:
-    """Returns the id of the key-encryption key that the stream's keys need; None when it has none."""
+    """Returns the id of the key-encryption key that the keys on the stream need; None if the stream is missing or
+    empty."""
     with _nats_errors("read"):
         try:
             info = await nc.jetstream().stream_info(KEYS_STREAM)
@@ -215,5 +220,5 @@ def new_record(keks: Keks, tenant: str, user: str) -> KeyRecord:
 
 
 def taking_over(records: Iterable[KeyRecord]) -> tuple[str, list[tuple[Any, ...]]]:
-    """Returns the statement and its values that put keys of the stream into the table."""
+    """Returns a statement that puts keys of the stream into the table, and its values."""
     return _TAKE_OVER, [(*record, record.wrapped is None) for record in records]

@@ -1,10 +1,10 @@
-"""Users' keys, held by a process for sealing and opening what is in the log.
+"""Keeps users' keys in the memory of a process, for sealing and opening events of the log.
 
-A key is looked up once and then held: the log goes on while Postgres is away. Whoever reads or writes a batch of events
-fetches its keys first; opening and sealing look only at what is held. Other processes send a NOTIFY for keys that they
-retire or destroy; a process that missed one, because Postgres was away, compares all its keys with the table. The table
-is read first, and is a copy of the stream of keys: a key is on the stream before anything is sealed with it, so a key
-that is in neither was never issued.
+A key is looked up once and then kept, so that the log works while Postgres is unavailable. Callers fetch the keys of a
+batch of events before they read or write it; opening and sealing use only keys in memory. Other processes send a NOTIFY
+for keys that they retire or destroy; a process that missed one, because Postgres was unavailable, compares all its keys
+with the table. The table is read first; it is a copy of the stream of keys. A key is on the stream before anything is
+sealed with it, so a key that is in neither was never issued.
 """
 
 import asyncio
@@ -37,9 +37,9 @@ from turnlog.projectors.engine.database import connect, session_options
 from turnlog.projectors.engine.writer import Connection
 
 CONNECT_S, ANSWER_MS = 2, 3_000
-# The server's own limit comes first; a server that hangs keeps none.
+# Limits for servers that hang; a working server applies its own shorter limit (ANSWER_MS).
 HANGS_S, STREAM_S = 4.0, 5.0
-# For so long after a failure no call waits for a server that is away.
+# For this time after a failure, calls fail at once instead of waiting for a server that is unavailable.
 AWAY_S = 1.0
 T = TypeVar("T")
 
@@ -71,14 +71,14 @@ class KeyRow(NamedTuple):
 
 @dataclass(slots=True)
 class KeysOfUser:
-    """The keys of one user. keys: id → key, None for a destroyed one. current: what seals now."""
+    """The keys of one user. keys: id → key, None for a destroyed key. current: the key that seals now."""
 
     current: UserKey | None = None
     keys: dict[str, UserKey | None] = field(default_factory=dict)
 
 
 class KeyTable:
-    """All methods raise KeyUnavailable when Postgres or NATS does not answer."""
+    """Reads and writes the table of keys. All methods raise KeyUnavailable if Postgres or NATS does not answer."""
 
     def __init__(self, stream: KeyStream, database_url: str) -> None:
         self._stream, self._url = stream, database_url
@@ -86,7 +86,7 @@ class KeyTable:
         self._away_until = 0.0
 
     async def rows(self, owners: Collection[Owner], key_ids: Collection[UUID] = ()) -> dict[Owner, list[KeyRow]]:
-        """Returns all keys of these users, and of whoever owns one of these keys; each user's oldest first. One
+        """Returns all keys of these users and of the owners of these keys, the oldest of each user first. Makes one
         query."""
         asked = {"tenants": [t for t, _ in owners], "users": [u for _, u in owners], "ids": list(key_ids)}
 
@@ -100,15 +100,15 @@ class KeyTable:
         return found
 
     async def make(self, owners: Collection[Owner]) -> None:
-        """Makes first keys, except for a user who gets one from another process at the same time."""
-        named = sorted(owners)  # or two processes could deadlock
+        """Makes the first keys of these users, except for users who get one from another process at the same time."""
+        named = sorted(owners)  # sorted, because otherwise two processes could deadlock
         for start in range(0, len(named), MAX_BATCH):
             part = [new_record(self._stream.keks, tenant, user) for tenant, user in named[start : start + MAX_BATCH]]
             await self._asked(functools.partial(self._issue, part), f"keys for {_named(owners)}", HANGS_S + STREAM_S)
 
     async def _issue(self, made: Sequence[KeyRecord], conn: Connection) -> None:
-        """Puts new keys on the stream and into the table. The stream acknowledges a key before anybody sees it in the
-        table: what is in use survives Postgres."""
+        """Puts new keys on the stream and into the table. The stream acknowledges a key before it is visible in the
+        table, so that keys in use survive the loss of Postgres."""
         columns = [[one[at] for one in made] for at in range(5)]
         async with conn.transaction():
             won = {key_id for (key_id,) in await (await conn.execute(_MAKE, columns)).fetchall()}
@@ -116,14 +116,15 @@ class KeyTable:
                 await conn.execute(PLACE, ([one.id for one in mine], await self._stream.put(mine)))
 
     async def take_over(self, key_ids: Collection[str]) -> bool:
-        """Puts those of the keys into the table that the stream has; False if there is none."""
+        """Copies those of the keys that are on the stream to the table; returns False if the stream has none of
+        them."""
         if not (found := await self._stream.of_keys(key_ids)):
             return False
         await self._asked(lambda conn: conn.cursor().executemany(*taking_over(found)), "keys back")
         return True
 
     async def _asked(self, ask: Callable[[Connection], Awaitable[T]], what: str, within_s: float = HANGS_S) -> T:
-        """Asks Postgres, once more on a new connection when the old one turns out to be dead."""
+        """Asks Postgres; if the connection is dead, asks once more on a new one."""
         if time.monotonic() < self._away_until:
             raise KeyUnavailable(f"cannot get {what}: Postgres does not answer; it is tried again soon")
 
@@ -169,7 +170,7 @@ def _named(owners: Collection[Owner]) -> str:
 logger = logging.getLogger("turnlog.privacy")
 CHANNEL = "turnlog_keys"
 HELD_USERS = 20_000
-# A key that was never issued is asked for once within this time, however many events name it.
+# A key that was never issued is looked up at most once in this time, even if many events name it.
 UNISSUED_S = 5.0
 AGAIN_S, ALIVE_S = 0.5, 5.0
 FETCH_TRIES = 5
@@ -180,14 +181,15 @@ WHERE key_id = ANY(%s) AND (retired_at IS NOT NULL OR destroyed_at IS NOT NULL)"
 
 
 class KeyStore:
-    """The Keyring over the table user_keys and the stream that it is a copy of. Open it with `opened_keys`."""
+    """Implements Keyring with the table user_keys and the stream that the table is a copy of. Open it with
+    `opened_keys`."""
 
     def __init__(self, stream: KeyStream, database_url: str) -> None:
         self._url, self.keks = database_url, stream.keks
         self._table = KeyTable(stream, database_url)
         self._held: dict[Owner, KeysOfUser] = {}
         self._owners: dict[str, Owner] = {}  # by the id of a held key
-        self._missed: set[str] = set()  # ids that `find` did not have; the next look-ahead fetches them
+        self._missed: set[str] = set()  # ids that `find` did not have; the next prefetch includes them
         self._unissued: TTLCache[str, bool] = TTLCache(HELD_USERS, UNISSUED_S)
         self._problem = ""
         self._changes = 0
@@ -195,17 +197,17 @@ class KeyStore:
         self._used = asyncio.Event()
 
     def current(self, tenant: str, user: str) -> UserKey:
-        """Returns the key that seals what is said now. Raises KeyUnavailable where `prefetch_current` fetched none."""
+        """Returns the user's key that seals now. Raises KeyUnavailable if `prefetch_current` did not fetch one."""
         held = self._held.get((tenant, user))
         if held is None or held.current is None:
             raise KeyUnavailable(f"the key of user {user!r} is being changed by others; try again")
         return held.current
 
     def find(self, tenant: str, user: str, key_id: str) -> UserKey | None:
-        """Returns the key that sealed something; None when it was destroyed.
+        """Returns the key with this id; None if it was destroyed.
 
-        Raises InvalidEvent for another user's key, an invalid id, and a key that was never issued; KeyUnavailable for
-        one that `prefetch` could not fetch.
+        Raises InvalidEvent for another user's key, an invalid id, and a key that was never issued; KeyUnavailable for a
+        key that `prefetch` could not fetch.
         """
         wanted = key_id if key_id in self._owners else str(_key_id(key_id))
         owner = self._owners.get(wanted)
@@ -222,7 +224,7 @@ class KeyStore:
         raise KeyUnavailable(self._problem or f"key {wanted} was not fetched with its events; try again")
 
     async def prefetch(self, key_ids: Iterable[str]) -> None:
-        """Holds the keys that `find` is about to be asked for, with one query; never raises."""
+        """Loads the keys that the next calls of `find` will need, with one query; never raises an error."""
         if not (wanted := self._not_held(key_ids)):
             return
         async with self._fetching:
@@ -237,8 +239,8 @@ class KeyStore:
         return {one for one in (*key_ids, *self._missed) if one not in self._owners and one not in self._unissued}
 
     async def prefetch_current(self, owners: Iterable[Owner]) -> None:
-        """Holds the keys that `current` is about to be asked for, with one query for all, after those users who have
-        none have got one. Raises KeyUnavailable."""
+        """Loads the keys that the next calls of `current` will need; makes keys for users who have none. Raises
+        KeyUnavailable."""
         if not (without := self._without_current(owners)):
             return
         async with self._fetching:
@@ -252,7 +254,8 @@ class KeyStore:
         return {owner for owner in owners if (held := self._held.get(owner)) is None or held.current is None}
 
     async def refresh(self, owners: Iterable[Owner]) -> None:
-        """Fetches the held keys of these users again: they were retired or destroyed. Until then none seals."""
+        """Fetches the loaded keys of these users again, because they were retired or destroyed. Until then, none of
+        them seals."""
         self._changes += 1
         changed = [owner for owner in owners if owner in self._held]
         for owner in changed:
@@ -268,7 +271,7 @@ class KeyStore:
         await self._table.close()
 
     async def follow(self, beat: Heartbeat) -> None:
-        """Forgets keys that others change, until cancelled. Begins when the first key is held."""
+        """Refreshes keys that other processes change, until cancelled. Begins when the first key is loaded."""
         beat.beat()
         beat.round_s = math.inf
         await self._used.wait()
@@ -290,12 +293,12 @@ class KeyStore:
                 beat.beat()
                 async for notice in conn.notifies(timeout=ALIVE_S):
                     await self._hear(notice.payload)
-                async with asyncio.timeout(ALIVE_S):  # a connection may be dead without anybody saying so
+                async with asyncio.timeout(ALIVE_S):  # a dead connection may not raise
                     await conn.execute("SELECT 1")
 
     async def _hear(self, payload: str) -> None:
-        """Looks up a user's keys again after a notice. Anyone who may connect may NOTIFY: a notice of another program
-        must not end the listening."""
+        """Looks up a user's keys again after a notification. Every program that may connect can send a NOTIFY, so a
+        foreign notification must not end the loop."""
         try:
             tenant, user = json.loads(payload)
             await self.refresh([(tenant, user)])
@@ -303,7 +306,7 @@ class KeyStore:
             logger.warning("a notice on channel %s is not turnlog's and is ignored", CHANNEL)
 
     async def _fetch(self, owners: Collection[Owner], key_ids: Collection[UUID] = ()) -> None:
-        """Holds keys from the table, or from the stream, as they are after the last change that was heard of."""
+        """Loads keys from the table, or from the stream, in their state after the latest notification."""
         if not owners and not key_ids:
             return
         for _ in range(FETCH_TRIES):
@@ -321,7 +324,7 @@ class KeyStore:
         for owner, mine in rows.items():
             try:
                 self._hold(owner, self._opened(mine))
-            except KeyUnavailable as error:  # others' keys are of use
+            except KeyUnavailable as error:  # the keys of other users may be usable
                 unusable = error
         if unusable is not None:
             raise unusable
@@ -372,7 +375,8 @@ def _key_id(text: str) -> UUID:
 async def opened_keys(
     nc: Client, database_url: str, keks: Keks | None, beats: Heartbeats | None = None
 ) -> AsyncIterator[KeyStore | None]:
-    """Yields the store while the block runs; None without a key-encryption key. beats: of the process."""
+    """Yields the store while the block runs; None without a key-encryption key. beats: the heartbeats of the
+    process."""
     if keks is None:
         yield None
         return

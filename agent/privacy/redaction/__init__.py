@@ -1,1 +1,2 @@
-"""Strikes words or a whole turn: finds events that repeat them, replaces these, and searches for remains."""
+"""Strikes words or a complete turn: finds the events that repeat them, replaces these events, and searches for
+remains."""

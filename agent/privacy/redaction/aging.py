@@ -1,5 +1,4 @@
-"""What becomes of an event when turns are too old: it stays, it goes on without words of those turns, or it leaves.
-Pure."""
+"""Decides whether an event stays, stays without the words of old turns, or is removed when turns are too old. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,7 +45,8 @@ from turnlog.events.errors import InvalidEvent
 from turnlog.events.sealing import is_erased, with_tombstones
 
 Outcome = Callable[[Recorded], Event | None]
-# While a conversation lasts these stay, whatever their age: without them it would not be itself, or not go on.
+# While a conversation exists, these events stay regardless of their age, because the conversation could not continue
+# without them.
 KEPT = (
     *(CheckpointSaved, CheckpointWritesSaved, ParticipantSet, SessionCreated),
     *(ThreadForked, ThreadOpened, ThreadRenamed, ThreadRestored),
@@ -55,19 +55,21 @@ KEPT = (
 
 @dataclass(frozen=True, slots=True)
 class Ages:
-    """How old turns may be at a time. default: days, of everybody; None: without end. own: of (tenant, user)."""
+    """How old turns may be. at: the time that counts as now. default: days for everybody; None means no limit. own:
+    days by (tenant, user)."""
 
     at: datetime
     default: int | None
     own: Mapping[tuple[str, str | None], int]
 
     def days(self, tenant: str, user: str | None) -> int | None:
-        """Returns the stricter of both."""
+        """Returns the smaller one of the default and the user's own number of days; None if there is no limit."""
         given = (self.default, self.own.get((tenant, user)))
         return min((days for days in given if days is not None), default=None)
 
     def is_old(self, tenant: str, user: str | None, said_at: datetime, stored_at: datetime) -> bool:
-        """Returns whether a turn is too old. An undated one is as old as its place in the log; none is younger."""
+        """Returns whether a turn is too old. The age of an undated turn counts from the time when it was stored, and no
+        turn is younger than that."""
         days, since = self.days(tenant, user), stored_at if is_undated(said_at) else min(said_at, stored_at)
         return days is not None and since < self.at - timedelta(days=days)
 
@@ -77,7 +79,8 @@ class Ages:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The old turns of a conversation: their sequences, and their sentences that no younger turn says."""
+    """The old turns of a conversation. first, last: their sequences. texts: their sentences that no younger turn
+    contains."""
 
     first: int
     last: int
@@ -85,15 +88,15 @@ class Gone:
 
 
 def is_clear(event: Event) -> bool:
-    """Returns whether the event has nobody's words, so that it stays for the statistics."""
+    """Returns whether the event contains no person's words, so that it can stay for the statistics."""
     data = event.data
     return not type(data).PERSONAL and not getattr(data, "error", None) and not isinstance(data, EventRedacted)
 
 
 def outcomes(ages: Ages, gone: Gone | None, begins_with: Gone | None, sign: Sign) -> Outcome:
-    """Returns the function that decides what becomes of an event of a conversation that lasts: None if it leaves, the
-    same event, or one without words of the old turns. begins_with: old turns of the conversation that it is a fork
-    of."""
+    """Returns a function for the events of a conversation that stays. The function returns None if the event is
+    removed, the same event, or an event without the words of old turns. begins_with: old turns of the conversation that
+    this one is a fork of."""
     needles = SearchStrings(gone.texts if gone else ())
 
     def outcome(one: Recorded) -> Event | None:
@@ -119,7 +122,8 @@ def outcomes(ages: Ages, gone: Gone | None, begins_with: Gone | None, sign: Sign
 
 
 def _is_derived(event: Event, gone: Gone) -> bool:
-    """Returns whether a model made the event's text from turns with old ones; it is made again from what is left."""
+    """Returns whether a model made the text of the event from turns that include old ones. Such a text is made again
+    from the turns that are left."""
     match event.data:
         case SummaryWritten(covered_seq=covered) | SegmentCheckpointed(covered_seq=covered):
             return covered >= gone.first
@@ -129,7 +133,7 @@ def _is_derived(event: Event, gone: Gone) -> bool:
 
 
 def _begins_old(label: str | None, gone: Gone) -> bool:
-    """Returns whether a conversation's name is the beginning of an old turn."""
+    """Returns whether the name of a conversation is the beginning of an old turn."""
     words = comparable([(label or "").rstrip("….")])
     return bool(words) and any(comparable([text]).startswith(words) for text in gone.texts)
 
@@ -140,7 +144,7 @@ def _without(event: Event, needles: SearchStrings, sign: Sign) -> Event | None:
         return event
     try:
         return struck(event, strike_of_texts([needles.strings[number] for number in hits], sign), 0) or event
-    except InvalidWords:  # its contract has no room for the mark
+    except InvalidWords:  # the contract does not allow the mark in this field
         return None
 
 
@@ -166,11 +170,11 @@ def _restored(one: Recorded, outcome: Outcome) -> Event:
 
 
 def memory_outcomes(ages: Ages, events: Sequence[Recorded]) -> tuple[set[UUID], Outcome]:
-    """Returns the memories whose turns are all old, which are forgotten, and the function that decides what becomes of
-    an event of their thread: quotes from old turns leave other memories. What was written by hand stays."""
+    """Returns the memories to forget, because all of their turns are old, and a function for the events of their thread
+    like that of `outcomes`, which removes quotes of old turns from other memories. Memories written by hand stay."""
     sources: dict[UUID, list[bool]] = {}
     by_hand: set[UUID] = set()
-    changed: set[UUID] = set()  # that lose a quote
+    changed: set[UUID] = set()  # memories that lose a quote
 
     def is_old(source: MemorySource, one: Recorded) -> bool:
         return ages.is_old(one.event.tenant, one.event.user, source.said_at, one.stored_at)
@@ -188,7 +192,7 @@ def memory_outcomes(ages: Ages, events: Sequence[Recorded]) -> tuple[set[UUID], 
 
     def outcome(one: Recorded) -> Event | None:
         if isinstance(one.event.data, ProfileWritten) and not (gone | changed).isdisjoint(one.event.data.lines):
-            return None  # it is written again
+            return None  # the profile is written again
         return _of_memory(one, gone, lambda source: is_old(source, one))
 
     return gone, outcome

@@ -1,7 +1,7 @@
-"""Redacting: a person strikes words from a turn, or the whole turn, and everything derived from it that repeats them.
+"""Strikes words from a turn, or the complete turn, and from everything derived from the turn that repeats them.
 
-The replacements are appended first, then what they replace is overwritten in the log, the turn last, then the threads'
-read models are rebuilt. So a redaction that was killed is finished by the same call.
+The replacements are appended first. Then the replaced events are overwritten in the log, the turn last, and the read
+models of the threads are rebuilt. So repeating the call finishes a redaction that was killed.
 """
 
 import asyncio
@@ -65,7 +65,8 @@ OF_THREADS = ("rows of the threads", "events of the threads")
 
 @dataclass(frozen=True, slots=True)
 class Struck:
-    """An event with struck words. replaced: without them; None for a derived one, which is made again."""
+    """An event that contains struck words. replaced: the event without them; None for a derived event, which is made
+    again."""
 
     recorded: Recorded
     replaced: Event | None
@@ -83,9 +84,10 @@ class RedactionPreview:
 
 @dataclass(frozen=True, slots=True)
 class RedactionPlan:
-    """What a redaction changes. threads: the conversation, its forks, the memories of those who speak in it.
+    """The changes of a redaction. threads: the conversation, its forks, and the memory threads of the people who speak
+    in them.
 
-    memories: thread → ids of those that are forgotten.
+    memories: thread → ids of the memories that are forgotten.
     """
 
     tenant: str
@@ -104,8 +106,8 @@ class RedactionPlan:
 
 @dataclass(frozen=True, slots=True)
 class RedactionReceipt:
-    """seq: of the event on the thread. hits: place → how often the search found words there, and strings: place →
-    which, masked."""
+    """The receipt of a redaction. seq: sequence of its event on `thread`. hits: place → number of occurrences that the
+    search found. strings: place → the strings found there, masked."""
 
     thread: str
     seq: int
@@ -115,14 +117,14 @@ class RedactionReceipt:
     strings: dict[str, list[str]] = field(default_factory=dict)
 
     def for_owner(self) -> "RedactionReceipt":
-        """Returns the receipt without how often the words stand in what is others', of any tenant."""
+        """Returns the receipt without the hits in data of other people and tenants."""
         hits = {place: count for place, count in self.hits.items() if place.startswith(OF_THREADS)}
         data = self.data.model_copy(update={"hits": sum(hits.values()), "found_in": hits or None})
         return replace(self, data=data, hits=hits, strings={})
 
 
 def words_to_strike(words: str | None, whole: bool) -> str | None:
-    """Returns the words, None for the whole turn. Raises InvalidWords unless exactly one of both is given."""
+    """Returns the words, or None for the complete turn. Raises InvalidWords unless exactly one of the two is given."""
     if (words is None) != whole:
         raise InvalidWords("say what to strike: either words, or the whole turn")
     return words
@@ -131,11 +133,11 @@ def words_to_strike(words: str | None, whole: bool) -> str | None:
 async def plan_redaction(
     runtime: Runtime, tenant: str, thread: str, seq: int, words: str | None = None, owner: str | None = None
 ) -> RedactionPlan:
-    """Returns what would be struck; changes nothing. words: None for the whole turn. owner: who may change only what is
-    theirs; None for an operator.
+    """Returns the changes that a redaction would make; changes nothing. words: None for the complete turn. owner: a
+    user who may change only their own conversations; None for an operator.
 
-    Raises NotFound for a sequence that is no turn of the thread, and for words that it does not have; InvalidWords;
-    Forbidden for an owner of a conversation in which others speak, or which others forked.
+    Raises NotFound if the sequence is not a turn of the thread or the turn does not contain the words; InvalidWords;
+    Forbidden if an owner's conversation has other speakers or was forked by others.
     """
     log = runtime.log
     turn = recorded(await log.stored(seq))
@@ -169,7 +171,8 @@ async def _struck_in(runtime: Runtime, tenant: str, thread: str, strike: Strike)
 
 
 async def _distinctive(runtime: Runtime, tenant: str, threads: Iterable[str], strike: Strike) -> list[str]:
-    """Returns the texts of the turn that nobody says in another turn: "Thank you very much." stays there."""
+    """Returns the texts of the turn that no other user turn contains, so that "Thank you very much." is not struck
+    elsewhere."""
     texts = list(strike.texts)
     for name in threads:
         async for one in runtime.log.read_thread(tenant, name, types=("turn_recorded",)):
@@ -190,11 +193,11 @@ async def redact_turn(
     reason: str | None = None,
     owner: str | None = None,
 ) -> RedactionReceipt:
-    """Strikes words, or all of a turn, from the log and everything made from it, then searches for what is left.
+    """Strikes words or a complete turn from the log and everything derived from it, then searches for remains.
 
-    by: who asks for it; reason: stored in the receipt; owner: see plan_redaction. It cannot be undone; one that was
-    killed is called again, with the same words. Raises as plan_redaction, and RebuildRunning, LogUnavailable,
-    DatabaseUnavailable, NotProjectedInTime, EventTooLarge.
+    by: who asks for the redaction. reason: stored in the receipt. owner: see plan_redaction. A redaction cannot be
+    undone; one that was killed is finished by a call with the same words. Raises the errors of plan_redaction,
+    RebuildRunning, LogUnavailable, DatabaseUnavailable, NotProjectedInTime, EventTooLarge.
     """
     started = time.perf_counter()
     async with runtime.pool.connection() as conn:
@@ -234,8 +237,8 @@ async def redact_turn(
 
 
 async def _threads(runtime: Runtime, tenant: str, thread: str, owner: str | None) -> list[str]:
-    """Returns the conversation, its forks and their forks, and the memories, trial ones too, of all who speak there.
-    Raises Forbidden."""
+    """Returns the conversation, its forks and their forks, and the memory threads of all people who speak there,
+    including trial derivations. Raises Forbidden."""
     forks: dict[str, str] = {}
     async for stored in runtime.log.read([tenant_type_filter(tenant, "thread_forked")]):
         event = recorded(stored).event
@@ -260,8 +263,8 @@ async def _threads(runtime: Runtime, tenant: str, thread: str, owner: str | None
 
 @asynccontextmanager
 async def alone(runtime: Runtime) -> AsyncIterator[None]:
-    """Keeps rebuilds and erasures out: one would bring the words back, the other lose its keys to a replacement.
-    Raises RebuildRunning."""
+    """Excludes rebuilds and erasures while the block runs. A rebuild could bring the words back, and the replacements
+    could be sealed with a new key of a person who is being erased. Raises RebuildRunning."""
     async with await connect(runtime.database_url) as conn:
         names = [projection.name for projection in PROJECTIONS]
         if not await take_locks(conn, [*names, REDACTION], "build", -1):
@@ -273,7 +276,8 @@ async def alone(runtime: Runtime) -> AsyncIterator[None]:
 
 
 async def _replace(runtime: Runtime, plan: RedactionPlan, begun: TurnRedacted) -> None:
-    """Appends the replacements, then overwrites what they replace, the turn last: a killed run still finds it."""
+    """Appends the replacements, then overwrites the events that they replace. The turn comes last, so that a repeated
+    call after a crash still finds it."""
     log, tenant = runtime.log, plan.tenant
     if log.keyring is not None:
         await log.keyring.prefetch_current(owners_to_seal(one.replaced for one in plan.struck if one.replaced))
@@ -322,7 +326,7 @@ def receipt_event(tenant: str, data: TurnRedacted | TurnsExpired) -> Event:
 
 
 async def rebuild(runtime: Runtime, tenant: str, threads: Iterable[str]) -> None:
-    """Rebuilds the threads in every read model, so that their rows are those of a fresh rebuild."""
+    """Rebuilds the rows of the threads in every read model."""
     await runtime.wait_until_projected()
     for thread in threads:
         if await runtime.log.thread_head(tenant, thread):
@@ -332,11 +336,12 @@ async def rebuild(runtime: Runtime, tenant: str, threads: Iterable[str]) -> None
 
 
 async def clear_caches(runtime: Runtime, tenant: str, threads: Sequence[str], struck: Iterable[Event]) -> None:
-    """Removes vectors that no row has any more, cached answers, kept answers of writes, copies of sessions, receipts
-    that were given, and archive files, whose conversation is back. struck: the events, with their words."""
+    """Removes vectors that no row needs any more, cached answers, stored answers of repeatable writes, copies of
+    sessions, receipts of contexts, and archive files, whose conversations were restored. struck: the original events,
+    with their words."""
     events = list(struck)
     hashes = [digest for event in events for digest in text_hashes(event)]
-    nobody = Person(tenant, f"redaction/{uuid4()}")  # of no rows, so that only what no row has goes
+    nobody = Person(tenant, f"redaction/{uuid4()}")  # has no rows: only vectors without a row go
     async with runtime.pool.connection() as conn:
         await rows.clear_caches(conn, nobody, (), threads, hashes)
         for table in rows.vacuumed_tables():
@@ -352,9 +357,9 @@ async def clear_caches(runtime: Runtime, tenant: str, threads: Sequence[str], st
 
 
 async def _scanned(runtime: Runtime, plan: RedactionPlan, reach: ErasureReach) -> tuple[Scan, int]:
-    """Returns the search's result and the number of strings. Long ones are searched for everywhere; short ones, which
-    occur by chance, in the rows of the threads. Events that may spell them in other ways are counted too: those cannot
-    be struck."""
+    """Returns the result of the search and the number of strings. Long strings are searched for everywhere; short
+    strings, which occur by chance, only in the rows of the threads. Events that may contain the strings in other
+    spellings are counted too; these spellings cannot be struck."""
     scan = Scan()
     search_strings = SearchStrings([normalize(form, text) for text in plan.strike.texts for form in ("NFC", "NFD")])
     async with runtime.pool.connection() as conn:
@@ -380,7 +385,7 @@ async def _scanned(runtime: Runtime, plan: RedactionPlan, reach: ErasureReach) -
 
 
 async def _left(conn: Connection, plan: RedactionPlan) -> dict[str, int]:
-    """Returns table → rows of the threads that still have the words."""
+    """Returns table → number of rows of the threads that still contain the words."""
     counts: dict[str, int] = {}
     for table in (table for projection in PROJECTIONS for table in projection.tables):
         if "thread_id" in table.columns:

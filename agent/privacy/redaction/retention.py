@@ -1,8 +1,9 @@
-"""Retention: turns that are older than their person wants them kept leave the log and all that was made from them.
+"""Applies retention: removes turns that are older than their person allows from the log and from everything derived
+from them.
 
-Old events are deleted, and only what must stay without their words is replaced, so that the log of a long conversation
-shrinks. A conversation without a younger turn leaves whole. Words of old turns in younger turns stay: those leave when
-their own time comes.
+Old events are deleted, and only events that must stay without the old words are replaced, so that the log of a long
+conversation shrinks. A conversation without a younger turn is removed completely. Words of old turns that younger turns
+repeat stay until these turns are too old.
 """
 
 import asyncio
@@ -45,14 +46,14 @@ from turnlog.projectors.engine.writer import Connection
 
 SOURCE = "turnlog/retention"
 THREADS_AT_ONCE, DELETED_AT_ONCE, MOST_STRINGS = 50, 16, 400
-# A conversation lasts as long as one of these is young.
+# A conversation stays as long as one of these events is young.
 LASTING = (TurnRecorded, CheckpointSaved)
 
 
 @dataclass(slots=True)
 class Old:
-    """What is too old in the log. turns: (tenant, thread) → person → number of turns. unfinished: tenant → the run that
-    was killed there, and its threads."""
+    """Turns in the log that are too old. turns: (tenant, thread) → person → number of turns. unfinished: tenant → the
+    id and threads of a run that was killed."""
 
     ages: Ages
     turns: dict[tuple[str, str], Counter[str | None]] = field(default_factory=dict)
@@ -69,8 +70,8 @@ class Old:
 
 @dataclass(slots=True)
 class Leaving:
-    """What a batch of conversations of one tenant changes. threads: whose rows are rebuilt. ends: thread → its last
-    sequence, of conversations that leave whole. texts: sentences of the old turns."""
+    """The changes for a batch of conversations of one tenant. threads: threads whose rows are rebuilt. ends: thread →
+    its last sequence, for conversations that are removed completely. texts: sentences of the old turns."""
 
     turns: int = 0
     threads: dict[str, None] = field(default_factory=dict)
@@ -90,7 +91,7 @@ class Leaving:
         self.threads[one.event.thread] = None
 
     def keep_whole(self, thread: str) -> None:
-        """Leaves a conversation as it is until the next run, for it went on meanwhile."""
+        """Leaves a conversation unchanged until the next run, because it got a new event meanwhile."""
         kept = [one for one in self.removed if one.event.thread == thread]
         self.turns -= sum(isinstance(one.event.data, TurnRecorded) for one in kept)
         self.removed = [one for one in self.removed if one.event.thread != thread]
@@ -98,7 +99,8 @@ class Leaving:
 
 
 async def find_old(runtime: Runtime, at: datetime, on_progress: OnProgress = no_progress) -> Old:
-    """Reads the turns of the whole log, if anybody's are to leave; changes nothing. at: now."""
+    """Returns the turns in the log that are too old; changes nothing. Turns are read only if anybody's retention is
+    limited. at: the time that counts as now."""
     async with runtime.reading("memories") as conn:
         old = Old(Ages(at, runtime.settings.retention_days, await _own_days(conn)))
     types, lasting = ["turns_expired"], set[tuple[str, str]]()
@@ -123,7 +125,8 @@ async def find_old(runtime: Runtime, at: datetime, on_progress: OnProgress = no_
 
 @dataclass(frozen=True, slots=True)
 class TooOld:
-    """A person's turns that the next run lets go. user: None for turns of nobody. days: how long they may be kept."""
+    """A person's turns that the next run removes. user: None for turns without a user. days: how long they may be
+    kept."""
 
     user: str | None
     days: int
@@ -132,7 +135,7 @@ class TooOld:
 
 
 async def too_old(runtime: Runtime, tenant: str, at: datetime) -> list[TooOld]:
-    """Returns whose turns are to leave, the most first. at: now."""
+    """Returns the people whose turns are too old, those with the most turns first. at: the time that counts as now."""
     await runtime.wait_until_projected(names=("memories",))
     old = await find_old(runtime, at)
     turns, talks = Counter[str | None](), Counter[str | None]()
@@ -173,9 +176,9 @@ def _note_run(old: Old, place: Place, signer: Signer | None) -> None:
 
 
 async def let_old_turns_go(runtime: Runtime, at: datetime, on_progress: OnProgress = no_progress) -> Counter[str]:
-    """Deletes what is too old, searches for what is left of it, and appends a receipt for each tenant; returns counts.
+    """Deletes turns that are too old, searches for remains, and appends a receipt for each tenant; returns counts.
 
-    A run that was killed is finished by the next. Raises RebuildRunning, LogUnavailable, DatabaseUnavailable,
+    The next run finishes a run that was killed. Raises RebuildRunning, LogUnavailable, DatabaseUnavailable,
     NotProjectedInTime, EventTooLarge.
     """
     await runtime.wait_until_projected()
@@ -200,7 +203,7 @@ async def let_old_turns_go(runtime: Runtime, at: datetime, on_progress: OnProgre
 
 
 async def _planned(runtime: Runtime, old: Old, tenant: str, batch: Sequence[str]) -> Leaving:
-    """Returns what leaves of these conversations, their forks, and the memories of those who speak in them."""
+    """Returns the changes to these conversations, their forks, and the memories of the people who speak in them."""
     forks: dict[str, ThreadForked] = {}
     async for stored in runtime.log.read([tenant_type_filter(tenant, "thread_forked")]):
         with contextlib.suppress(InvalidEvent):
@@ -239,7 +242,8 @@ async def _planned(runtime: Runtime, old: Old, tenant: str, batch: Sequence[str]
 async def _plan_conversation(
     runtime: Runtime, ages: Ages, tenant: str, thread: str, begins_with: Gone | None, leaving: Leaving
 ) -> Gone | None:
-    """Adds what leaves of a conversation, and returns its old turns. begins_with: those of its parent, of a fork."""
+    """Adds the changes to a conversation to `leaving`; returns its old turns. begins_with: the old turns of its parent,
+    if it is a fork."""
     head = await runtime.log.thread_head(tenant, thread)
     events = [one async for one in runtime.log.read_thread(tenant, thread)]
     lasting = [one for one in events if isinstance(one.event.data, LASTING)]
@@ -260,7 +264,7 @@ async def _plan_conversation(
     for one in events:
         leaving.add(one, outcome(one))
     away = {one.seq for one in leaving.removed}
-    for one in events:  # what replaced an event that leaves
+    for one in events:  # events that replaced a removed event
         if isinstance(one.event.data, EventRedacted) and one.event.data.seq in away:
             leaving.add(one, None)
     return gone
@@ -294,7 +298,7 @@ async def _plan_memories(runtime: Runtime, ages: Ages, tenant: str, thread: str,
 
 
 async def _carry_out(runtime: Runtime, tenant: str, leaving: Leaving, receipt: TurnsExpired) -> TurnsExpired:
-    """Changes log and read models as planned; returns the receipt with what a batch adds to it."""
+    """Changes the log and the read models as planned; returns the receipt with the counts of this batch added."""
     log = runtime.log
     for thread, head in list(leaving.ends.items()):
         ending = Event(source=SOURCE, tenant=tenant, thread=thread, data=Erased(reason="older than retention_days"))
@@ -325,19 +329,20 @@ async def _carry_out(runtime: Runtime, tenant: str, leaving: Leaving, receipt: T
 
 
 async def _delete(runtime: Runtime, leaving: Leaving) -> None:
-    """Overwrites the events in the log, turns and checkpoints last: a killed run finds its conversations by them."""
+    """Overwrites the events in the log. Turns and checkpoints come last, because the next run finds the conversations
+    of a killed run by them."""
     known = await replacements(runtime.log.nc)
     last = {one.seq for one in leaving.removed if isinstance(one.event.data, LASTING)}
     seqs = {one.seq for one in leaving.removed} | {one.recorded.seq for one in leaving.replaced} | known.superseded
     for part in (sorted(seqs - last), sorted(last)):
         for first in range(0, len(part), DELETED_AT_ONCE):
             await asyncio.gather(*(runtime.log.overwrite(seq) for seq in part[first : first + DELETED_AT_ONCE]))
-    known.forget_all()  # it has replacements of events that are now gone themselves
+    known.forget_all()  # it still lists replacements of events that no longer exist
 
 
 async def _scanned(runtime: Runtime, texts: Sequence[str], on_progress: OnProgress) -> tuple[Scan, int]:
-    """Searches tables, streams and buckets for what the old turns said; returns what was found, and how many strings
-    were searched for. It finds them too where somebody else said the same."""
+    """Searches tables, streams and buckets for sentences of the old turns; returns the result and the number of
+    strings. It also finds a sentence if somebody else said the same."""
     scan, needles = Scan(), SearchStrings(chosen(texts, MOST_STRINGS))
     if needles.strings:
         async with runtime.pool.connection() as conn:

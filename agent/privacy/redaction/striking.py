@@ -1,7 +1,7 @@
-"""Strikes words from events. Pure: an event becomes the same event without them, or none.
+"""Strikes words from events. Pure: takes an event, returns the event without the words, or None.
 
-What is struck reads `[redacted]`. In the bytes of LangGraph's values each byte of a string becomes `*`, since their
-length is written before them.
+Struck words become `[redacted]`. In the bytes of LangGraph's values, each byte of a struck string becomes `*`, because
+the length of a string is written before it.
 """
 
 import re
@@ -43,9 +43,9 @@ SIGNED, SIGNATURE_BYTES = "turnlog.signed.", 32  # consumers/langgraph/checkpoin
 Sign = Callable[[str, bytes], bytes]
 # Keys of blocks, calls and sources whose values are ids and kinds, not people's words.
 _STRUCTURE = frozenset({"type", "id", "tool_use_id", "event_id", "thread", "said_at", "media_type", "signature"})
-# Free values of an application or a model, where any key may hold words and numbers are struck too.
+# Free values of an application or a model: any key may have words, and numbers are struck too.
 _FREE = frozenset({"input", "attributes", "metadata", "user_snapshot", "global_state", "value"})
-# The beginning of strings in msgpack and pickle, where the length may look like a letter.
+# Bytes before a string in msgpack and pickle, where the length may look like a letter.
 _BEGINS = rb"(?:(?<![A-Za-z0-9_])|(?<=[\xd9\x8c][\x00-\xff])|(?<=\xda[\x00-\xff]{2}))"
 _UNSEEN = "\\u00ad\\u200b-\\u200f\\u2060\\ufeff"
 _LETTER = re.compile(rf"[^{_UNSEEN}][\u0300-\u036f\u3099\u309a]*")  # with its accents
@@ -61,9 +61,9 @@ class InvalidWords(TurnlogError):
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """What is struck: of the turn with this id all (whole), and everywhere the texts.
+    """The words to strike. texts: struck everywhere. whole: all of the turn with the id turn_id is struck too.
 
-    patterns: of the texts in texts and in bytes; None for a turn in which there is nothing to look for elsewhere.
+    pattern, in_bytes: match `texts` in text and in bytes; None if there is nothing to search for elsewhere.
     """
 
     turn_id: UUID
@@ -80,7 +80,7 @@ class Strike:
         return text
 
     def spans(self, text: str) -> list[tuple[int, int]]:
-        """Returns where the texts stand, in any spelling."""
+        """Returns the positions of the texts, in any spelling."""
         if self.pattern is None:
             return []
         if text.isascii():
@@ -90,13 +90,13 @@ class Strike:
         return [(places[first][0], places[last - 1][1]) for first, last in found]
 
     def only(self, texts: Sequence[str]) -> "Strike":
-        """Returns the strike of the turn that looks for these texts elsewhere."""
+        """Returns the same strike with only these texts to strike elsewhere."""
         return replace(self, texts=tuple(texts), **_patterns(texts))
 
 
 def strike_of(turn: Event, seq: int, words: str | None, sign: Sign | None = None) -> Strike:
-    """Returns what to strike. words: None for the whole turn; then its sentences, numbers and codes are struck
-    elsewhere. Raises InvalidWords."""
+    """Returns the strike for a turn. words: None for the complete turn, whose sentences, numbers and codes are then
+    struck elsewhere. Raises InvalidWords."""
     if words is not None:
         texts = [" ".join(words.split())]
         if len(texts[0]) < 2 or not any(char.isalnum() for char in texts[0]):
@@ -111,34 +111,36 @@ def strike_of(turn: Event, seq: int, words: str | None, sign: Sign | None = None
 
 
 def strike_of_texts(texts: Sequence[str], sign: Sign | None = None) -> Strike:
-    """Returns the strike of texts wherever they stand, of no turn."""
+    """Returns a strike of these texts wherever they occur, without a turn."""
     return Strike(UUID(int=0), 0, False, tuple(texts), **_patterns(texts), sign=sign)
 
 
 def with_data(event: Event, changed: Mapping[str, Any]) -> Event:
-    """Returns the event with these fields of its data; the event itself if that is the same. Raises InvalidWords."""
+    """Returns the event with these fields of its data changed; the event itself if nothing changes. Raises
+    InvalidWords."""
     return _with(event, dict(changed)) or event
 
 
 def sentences_of(turn: Event) -> list[str]:
-    """Returns what a turn says, whole and in sentences, numbers and codes, without what is too short to look for."""
+    """Returns the texts of a turn, and their sentences, numbers and codes, without those that are too short to search
+    for."""
     said = _texts(turn.data.model_dump(mode="json", include={"content", "tool_calls"}))
     parts = [part for text in said for part in (text.strip(), *candidates(text))]
     return [part for part in parts if len(part.encode()) >= KEY_BYTES and folded_text(part) not in MARK]
 
 
 def comparable(texts: Iterable[str]) -> str:
-    """Returns texts in one, in which sentences are found however they are spelled and broken into lines."""
+    """Returns the texts joined and normalised, so that sentences match regardless of spelling and line breaks."""
     return " ".join(folded_text(" ".join(texts)).split())
 
 
 def said_in(turn: TurnRecorded) -> str:
-    """Returns what a turn says, comparable."""
+    """Returns the texts of a turn in the form of `comparable`."""
     return comparable(_texts(turn.model_dump(mode="json", include={"content", "tool_calls"})))
 
 
 def _patterns(texts: Sequence[str]) -> dict[str, Any]:
-    """Returns the patterns of a Strike. A text may also stand within JSON, escaped."""
+    """Returns the patterns of a Strike. They also match texts that are escaped within JSON."""
     folded = dict.fromkeys(form for text in texts for form in (folded_text(text), *_escaped(text)))
     raw = dict.fromkeys(form.encode().lower() for text in texts for form in (*_spellings(text), *_escaped(text)))
     return {
@@ -148,7 +150,7 @@ def _patterns(texts: Sequence[str]) -> dict[str, Any]:
 
 
 def _spellings(text: str) -> set[str]:
-    """Returns the text with accents in one character and in two, in several cases."""
+    """Returns the text in several cases, with accents composed and decomposed."""
     cases = (text, text.lower(), text.upper(), text.title(), text.casefold())
     return {normalize(form, spelled) for spelled in cases for form in ("NFC", "NFD")}
 
@@ -158,7 +160,7 @@ def _escaped(text: str) -> list[str]:
 
 
 def _pattern(text: str) -> str:
-    """Short words are struck only where they stand alone; longer ones within others too."""
+    """Returns a pattern for a text. Short texts match only as separate words, longer ones also within words."""
     found = r"(?:\s|\\[nrt])+".join(map(re.escape, text.split()))
     if len(text.encode()) >= KEY_BYTES:
         return found
@@ -168,7 +170,7 @@ def _pattern(text: str) -> str:
 
 
 def _pattern_in_bytes(raw: bytes) -> bytes:
-    """As _pattern; "ann" must not be struck from the key "channel" of a state."""
+    """Returns a pattern like `_pattern`, for bytes; "ann" must not be struck from the key "channel" of a state."""
     if len(raw) >= KEY_BYTES:
         return re.escape(raw)
     text = raw.decode()
@@ -177,14 +179,14 @@ def _pattern_in_bytes(raw: bytes) -> bytes:
 
 
 def folded_text(text: str) -> str:
-    """Returns what all spellings of a text have in common: case, full width, ligatures and accents make no difference
-    in how it is written."""
+    """Returns the normal form of a text, which does not depend on case, character width, ligatures and the encoding of
+    accents."""
     return normalize("NFC", normalize("NFKC", text).casefold())
 
 
 def _folded(text: str) -> tuple[str, list[tuple[int, int]]]:
-    """Returns the folded text without what is not seen, and for each of its characters where what it comes from
-    stands."""
+    """Returns the folded text without invisible characters, and for each of its characters the position of its origin
+    in the text."""
     parts, places = [], []
     for letter in _LETTER.finditer(text):
         part = folded_text(letter[0])
@@ -194,8 +196,8 @@ def _folded(text: str) -> tuple[str, list[tuple[int, int]]]:
 
 
 def may_spell(event: Event, strike: Strike) -> bool:
-    """Returns whether the letters and digits of a text to strike stand in the event's texts one after the other, with
-    whatever between them; some letters of other scripts count as the Latin ones they look like."""
+    """Returns whether the event's texts contain the letters and digits of a text to strike in order, with any other
+    characters between them. Some letters of other scripts count as the Latin letters that they resemble."""
     said = _letters("".join(_texts(event.data.model_dump(mode="json"))))
     return any(len(text) >= KEY_BYTES and _letters(text) in said for text in strike.texts)
 
@@ -205,7 +207,7 @@ def _letters(text: str) -> str:
 
 
 def struck(event: Event, strike: Strike, seq: int) -> Event | None:
-    """Returns the event without what is struck, or None if it has nothing of it. seq: of the event."""
+    """Returns the event without the struck words, or None if it contains none of them. seq: sequence of the event."""
     data = event.data
     if isinstance(data, TurnRecorded) and seq == strike.seq and strike.whole:
         return _with(event, _emptied(data))
@@ -247,7 +249,7 @@ def struck(event: Event, strike: Strike, seq: int) -> Event | None:
 
 
 def _strike_across(blocks: list[dict[str, Any]], strike: Strike) -> None:
-    """Strikes words that begin in one block of text and end in a later one."""
+    """Strikes words that begin in one block of text and end in a later block."""
     texts = [block for block in blocks if block["type"] == "text"]
     for joiner in ("", " "):
         spans = strike.spans(joiner.join(block["text"] for block in texts))
@@ -260,8 +262,8 @@ def _strike_across(blocks: list[dict[str, Any]], strike: Strike) -> None:
 
 
 def is_derived(event: Event, strike: Strike) -> bool:
-    """Returns whether a model made the event's text from turns with the one that is struck whole: it may say the same
-    in other words, so it goes without a replacement, and is made again from what is left."""
+    """Returns whether a model made the event's text from turns that include the completely struck turn. The text may
+    repeat it in other words, so the event is removed without a replacement, and made again from the other turns."""
     match event.data:
         case SummaryWritten(covered_seq=covered) | SegmentCheckpointed(covered_seq=covered):
             return strike.whole and (covered or 0) >= strike.seq
@@ -273,7 +275,7 @@ def is_derived(event: Event, strike: Strike) -> bool:
 
 
 def _with(event: Event, said: dict[str, Any] | TurnRecorded) -> Event | None:
-    """Returns the event with other data; None if they are the same. Raises InvalidWords."""
+    """Returns the event with changed data; None if the data stays the same. Raises InvalidWords."""
     if isinstance(said, dict):
         try:
             data = type(event.data).model_validate({**event.data.model_dump(mode="json"), **said})
@@ -285,8 +287,8 @@ def _with(event: Event, said: dict[str, Any] | TurnRecorded) -> Event | None:
 
 
 def _emptied(turn: TurnRecorded) -> TurnRecorded:
-    """Returns the turn without its words. Calls of tools and their results stay, empty: models refuse one without the
-    other."""
+    """Returns the turn without its words. Tool calls and results stay without content, because models refuse a call
+    without its result and vice versa."""
     content: Any = MARK if turn.content else turn.content
     if isinstance(turn.content, tuple):
         kept: list[Any] = [TextBlock(text=MARK)]
@@ -332,7 +334,7 @@ def _without(value: Any, strike: Strike, has_bytes: bool, is_free: bool = False)
 
 
 def _text_without(text: str, strike: Strike) -> str:
-    """Returns the text without what is struck. JSON, as the arguments of a tool, stays JSON where a number is
+    """Returns the text without the struck words. JSON, such as the arguments of a tool, stays valid JSON if a number is
     struck."""
     masked = strike.without(text)
     if masked == text or not text.startswith(("{", "[")):
@@ -358,13 +360,13 @@ def _masked_bytes(encoding: str, data: str, strike: Strike) -> str:
         return data
     if signature and strike.sign:
         plain = encoding.removeprefix(SIGNED)
-        if strike.sign(plain, said) == signature:  # otherwise nobody reads the value
+        if strike.sign(plain, said) == signature:  # otherwise the value is never read
             signature = strike.sign(plain, masked)
     return b64encode(signature + masked).decode()
 
 
 def _names(entity: dict[str, Any], strike: Strike) -> bool:
-    """Returns whether an entity has the mark, or comes from the turn that is struck whole."""
+    """Returns whether an entity contains the mark, or comes from the completely struck turn."""
     own = {name: value for name, value in entity.items() if name != "sources"}
     is_from = any(source["event_id"] == str(strike.turn_id) for source in entity["sources"])
     return MARK in dumps(own) or (strike.whole and is_from)

@@ -1,1 +1,1 @@
-"""Vectors of chunks and memories, kept in a content-addressed cache."""
+"""Makes vectors of chunks and memories and keeps them in a content-addressed cache."""

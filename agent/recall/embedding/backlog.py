@@ -13,7 +13,7 @@ INSERT INTO embedding_rounds (ended_at, texts, seconds) VALUES (clock_timestamp(
 _LATELY = """
 SELECT sum(texts) / nullif(sum(seconds), 0) FROM embedding_rounds WHERE ended_at > now() - interval '10 minutes'"""
 
-# Health checks ask often, and counting reads each row.
+# Counting reads each row, and health checks call this often.
 COUNT_TO = 10_000
 
 
@@ -21,10 +21,9 @@ COUNT_TO = 10_000
 class Backlog:
     """Texts without a vector of the present embedding model.
 
-    more: there are more texts than chunks and memories say, since counting stopped at COUNT_TO of each; seconds_left is
-    then of those that were counted.
-    texts_per_s: measured over the rounds of the last ten minutes, of any process; None when there was none.
-    waits: projectors catch up, and the embedder beside them works less often.
+    more: there are more texts than `chunks` and `memories`, because counting stopped at COUNT_TO of each; seconds_left
+    then covers only the counted texts. texts_per_s: measured over the rounds of all processes in the last ten minutes;
+    None if there was no round. waits: projectors are catching up, so the embedder works less often.
     """
 
     model: str
@@ -40,7 +39,7 @@ class Backlog:
 
     @property
     def seconds_left(self) -> float | None:
-        """Returns the seconds left at the measured speed; None when it is not known."""
+        """Returns the seconds left at the measured speed; None if the speed is not known."""
         if not self.texts:
             return 0.0
         return self.texts / self.texts_per_s if self.texts_per_s else None
@@ -77,5 +76,5 @@ async def read_backlog(conn: Connection, model: str, waits: bool = False) -> Bac
 
 
 async def note_round(conn: Connection, texts: int, seconds: float) -> None:
-    """Stores the duration of a round of the embedder, for an hour."""
+    """Stores the duration of a round of the embedder; it is kept for an hour."""
     await conn.execute(_NOTE_ROUND, (texts, seconds))

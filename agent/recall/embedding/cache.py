@@ -1,4 +1,4 @@
-"""The content-addressed cache of vectors: missing vectors are made once, within the spending limit."""
+"""Fills the content-addressed cache of vectors: each missing vector is made once, within the spending limit."""
 
 from collections.abc import Sequence
 
@@ -46,7 +46,7 @@ async def fill_cache(
 
 
 async def _cached_dimensions(conn: Connection, model: str) -> int:
-    """Returns the dimensions of the model's cached vectors; 0 when nothing was embedded by this model."""
+    """Returns the dimensions of the model's cached vectors; 0 if there are none."""
     rows = await conn.execute("SELECT vector_dims(embedding) FROM embedding_cache WHERE model = %s LIMIT 1", (model,))
     found = await rows.fetchone()
     return int(found[0]) if found else 0

@@ -1,4 +1,4 @@
-"""Embeds texts at once that a caller is about to search."""
+"""Embeds texts immediately, for a caller that is about to search them."""
 
 import asyncio
 from collections.abc import Collection
@@ -18,9 +18,10 @@ READS = ("vectors",)
 async def embed_threads(
     runtime: Runtime, tenant: str, threads: Collection[str], timeout_s: float, on_progress: OnProgress
 ) -> str | None:
-    """Makes missing vectors of the threads within `timeout_s`; the remaining texts are found by their words.
+    """Makes missing vectors of the threads within `timeout_s`. Texts without a vector can still be found by their
+    words.
 
-    Returns why something is left, None where nothing is.
+    Returns why some vectors are missing; None if all exist.
     """
     try:
         await within(timeout_s, _settle_and_embed(runtime, tenant, threads, on_progress))
@@ -39,7 +40,7 @@ async def _settle_and_embed(runtime: Runtime, tenant: str, threads: Collection[s
 
 
 async def embed_now(runtime: Runtime, tenant: str, threads: Collection[str], on_progress: OnProgress) -> int:
-    """Makes missing vectors of the threads, at normal priority because somebody waits; returns how many.
+    """Makes missing vectors of the threads, at normal priority because somebody waits; returns their number.
 
     Raises ModelError.
     """

@@ -1,5 +1,5 @@
-"""The embedder: puts vectors into the content-addressed cache, then appends an event that names their chunks, or
-their memories, in the append that also closes duplicates."""
+"""Implements the embedder: it puts vectors into the content-addressed cache, then appends an event that names their
+chunks, or an event that names their memories together with the events that close duplicates."""
 
 import asyncio
 import logging
@@ -30,9 +30,10 @@ from turnlog.projectors.models.memories.tables import memories
 from turnlog.projectors.models.neighbours import ensure_neighbour_index
 
 logger = logging.getLogger("turnlog.agent")
-# The size of one round, which new texts wait for and an interruption loses: many short texts, or few long ones.
+# The size of one round: many short texts, or few long ones. New texts wait for the end of a round, and an interruption
+# loses it.
 BATCH, BATCH_CHARS = 64, 16_000
-STORED_AT_ONCE = 16  # vectors; new turns wait for the projector while it adds them to the neighbour index
+STORED_AT_ONCE = 16  # vectors; new turns wait while the projector adds them to the neighbour index
 MEMORIES_BATCH = 128
 _PENDING_CHUNKS = "SELECT id FROM memory_vectors WHERE id = ANY(%s) AND embedding_model IS DISTINCT FROM %s"
 _PENDING_MEMORIES = "SELECT id::text FROM memories WHERE id = ANY(%s::uuid[]) AND embedding_model IS DISTINCT FROM %s"
@@ -46,12 +47,12 @@ async def embed_pending(
     only: tuple[str, Sequence[str]] | None = None,
     pauses: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Embeds every memory and chunk without a vector of the present model, newest threads first; returns how many.
+    """Embeds every memory and chunk without a vector of the present model, newest threads first; returns their number.
 
-    only: (tenant, threads) to do the chunks of these alone. on_progress: counts the same.
+    only: (tenant, threads) to embed only the chunks of these threads. on_progress: gets the number so far.
 
-    One process at a time does this (advisory lock); another one returns 0 at once. Ends early when stop is set,
-    the hourly budget is spent, or `pauses` returns True after a round; what is left is found again. Raises ModelError.
+    Only one process at a time does this (advisory lock); in others the call returns 0 at once. Ends early if `stop` is
+    set, the hourly budget is spent, or `pauses` returns True after a round; the next call continues. Raises ModelError.
     """
     await embedder.ready()
     async with runtime.pool.connection() as conn, work_lock(conn, LockFor.EMBEDDING, "embedder") as held:
@@ -90,7 +91,7 @@ async def _embed_all(
 
 
 def _within_chars(found: Sequence[Pending]) -> Sequence[Pending]:
-    """Returns the first texts with together at most BATCH_CHARS; at least one."""
+    """Returns the first texts that have at most BATCH_CHARS characters together, but at least one text."""
     sizes = accumulate(len(one.text) for one in found)
     return found[: next((max(1, at) for at, size in enumerate(sizes) if size > BATCH_CHARS), len(found))]
 
@@ -102,8 +103,8 @@ def embedding_ledger(settings: Settings, embedder: Embedder) -> Ledger:
 async def embed_chunks(
     runtime: Runtime, conn: Connection, embedder: Embedder, batch: Sequence[Pending], budget: Ledger
 ) -> None:
-    """Fills the cache with what it lacks, appends one chunks_embedded a thread and the usage, and waits until
-    memory_vectors has the vectors: the chunks are pending no longer.
+    """Adds missing vectors to the cache, appends one chunks_embedded per thread and the usage, and waits until
+    memory_vectors has the vectors, so that the chunks are no longer pending.
 
     Raises ModelError, RetryLater.
     """
@@ -139,10 +140,10 @@ async def embed_memories(
     stop: asyncio.Event,
     pauses: Callable[[], bool],
 ) -> int:
-    """Embeds every memory without a vector of the present model, oldest first; returns how many.
+    """Embeds every memory without a vector of the present model, oldest first; returns their number.
 
-    Ends early when stop is set, the hourly budget is spent, or `pauses` returns True after a round; what is left is
-    found again. Raises ModelError.
+    Ends early if `stop` is set, the hourly budget is spent, or `pauses` returns True after a round; the next call
+    continues. Raises ModelError.
     """
     done, stuck, service = 0, set[str](), Memories(runtime.log, runtime.pool)
     while not stop.is_set() and (batch := await pending_memories(conn, embedder.model, MEMORIES_BATCH, stuck)):

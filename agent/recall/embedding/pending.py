@@ -1,4 +1,4 @@
-"""Which chunks and memories have no vector of the present model: by index, without a scan of the table."""
+"""Finds chunks and memories that have no vector of the present model, by an index and without a scan of the table."""
 
 import hashlib
 from collections.abc import Collection, Sequence
@@ -8,8 +8,8 @@ from typing import Any
 from turnlog.events.contracts import ERASED
 from turnlog.projectors.engine.writer import Connection
 
-# A thread of several people keeps empty turns of an erased user. A vector of such a turn finds nothing, and
-# its event would create a new key for the erased user.
+# A thread of several people keeps empty turns of an erased user. A vector of such a turn would be useless, and its
+# event would create a new key for the erased user.
 _NOT_ERASED = f"chunk <> '{ERASED}'"
 _NO_VECTOR, _VECTOR_OF = "embedding IS NULL", "embedding_model = %(replaced)s"
 
@@ -64,13 +64,13 @@ async def pending_chunks(
     tenant: str | None = None,
     threads: Sequence[str] | None = None,
 ) -> list[Pending]:
-    """Returns chunks without a vector of this model, of the most recently active threads first; in a thread the newest
-    first.
+    """Returns chunks without a vector of this model: the most recently active threads first, in each thread the newest
+    chunks first.
 
-    Chunks with a vector of another model come after all that have none.
+    Chunks with a vector of another model come after all chunks without a vector.
 
-    stuck: ids to leave out, of threads whose events are parked, so that no event can set their vectors.
-    threads: of the tenant, to read these alone.
+    stuck: ids to leave out, because the events of their threads are parked and cannot set vectors. threads: read only
+    these threads of the tenant.
     """
     for where, given in await _lacking(conn, model):
         values = {**given, "stuck": list(stuck), "limit": limit}
@@ -100,7 +100,7 @@ async def replaced_models(conn: Connection, table: str, model: str) -> list[str]
     return [name for (name,) in await rows.fetchall()]
 
 
-# In the order of the index: the filter on erased chunks reads rows, and only as many as are counted.
+# Sorted in the order of the index, so that the filter on erased chunks reads only as many rows as are counted.
 _COUNT = """
 SELECT count(*) FROM (
   SELECT FROM memory_vectors WHERE {where} ORDER BY tenant, thread_id LIMIT %(limit)s) lacking"""
@@ -113,10 +113,10 @@ async def pending_count(
     tenant: str | None = None,
     threads: Sequence[str] | None = None,
 ) -> int:
-    """Returns the number of chunks without a vector of the model; None: without any vector. at_most: where to stop
-    counting.
+    """Returns the number of chunks without a vector of the model. model: None counts chunks without any vector.
+    at_most: the number at which to stop counting.
 
-    threads: of the tenant, to count these alone.
+    threads: count only these threads of the tenant.
     """
     conditions = [(_NO_VECTOR, {})] if model is None else await _lacking(conn, model)
     of_threads = "" if threads is None else " AND tenant = %(tenant)s AND thread_id = ANY(%(threads)s)"
@@ -131,9 +131,10 @@ async def pending_count(
 
 
 async def pending_memories(conn: Connection, model: str, limit: int, stuck: Collection[str] = ()) -> list[Pending]:
-    """Returns memories without a vector of this model, the oldest first, so that later ones are compared with them.
+    """Returns memories without a vector of this model, oldest first, so that later memories are compared with earlier
+    ones.
 
-    stuck: ids to leave out, of threads whose events are parked, so that no event can set their vectors.
+    stuck: ids to leave out, because the events of their threads are parked and cannot set vectors.
     """
     for where, given in await _memories_lacking(conn, model):
         rows = await conn.execute(
