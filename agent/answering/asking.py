@@ -40,7 +40,7 @@ from turnlog.projectors.engine.parking import ThreadParked, first_parked, refuse
 from turnlog.projectors.models.conversation.message import message_by_event
 from turnlog.projectors.models.conversation.speech import OFFLINE_MODEL
 
-MORE_S = 10.0  # added to the answer's own time, for pick-up and recording
+MORE_S = 10.0  # added to the time limit of an answer, for pick-up and recording
 LOOK_AGAIN_S = 1.0
 RUN_STEPS = ("run_planned", "run_tool_called", "run_tool_answered", "run_delegated", "run_solved")
 Steps = asyncio.Queue[ProgressStep | None]  # None: nothing arrived for a while
@@ -49,7 +49,8 @@ Steps = asyncio.Queue[ProgressStep | None]  # None: nothing arrived for a while
 class NoAnswer(TurnlogError):
     """The model could not answer; the question stays on the log.
 
-    cause: the code of the error, if known. category: the kind of failure. retry_after_s: after how long to ask again.
+    cause: the code of the error, if known. category: the kind of failure. retry_after_s: the time after which to ask
+    again.
     """
 
     code = "no-answer"
@@ -115,15 +116,15 @@ async def ask(
     """Appends the question, then yields the answer: `QuestionStored`, text and tools as they arrive, and finally
     `Answered`.
 
-    The question is appended after the earlier requested answers of the thread. thread: its id or, with a user, also
-    their name for it; a thread without events then belongs to the user. admission: of the throttle, entered before the
-    question is appended.
+    The question is appended after the answers that were requested earlier in the thread. thread: its id or, with a
+    user, also the user's name for it; a thread without events then belongs to the user. admission: the throttle's
+    context, entered before the question is appended.
 
     Needs a running agent (consumers.roles, or `turnlog up`). If the caller stops early, the answer is still recorded.
-    agent: the type of the agent that answers; None means the default. turn_id: of the question; a repeated question
-    with the same id is asked once. Raises NoAnswer, InvalidEvent for a blank question, AgentDisabled, NotFound for an
-    unknown agent, or for a conversation that is deleted, even while its answer is made, InvalidToken, TooManyWaiting,
-    LogUnavailable.
+    agent: the type of the agent that answers; None means the default agent. turn_id: the id of the question's turn; a
+    repeated question with the same id is asked once. Raises NoAnswer, InvalidEvent for a blank question, AgentDisabled,
+    NotFound for an unknown agent, or for a conversation that is deleted, even while its answer is made, InvalidToken,
+    TooManyWaiting, LogUnavailable.
     """
     _check(tenant, thread, text, user)
     await check_answers(runtime, tenant, agent)
@@ -254,8 +255,8 @@ async def _pieces(runtime: Runtime, request: Event, seq: int, arrived: Steps) ->
 
 
 async def _run_on_log(runtime: Runtime, request: Event, seq: int, answer: str) -> tuple[Sequence[Shown], Solved | None]:
-    """Returns the steps and the end of the run that answered the request, if a team did. A caller who asks again after
-    the answer has not got them."""
+    """Returns the steps and the end of the run, if a team answered the request. A caller who asks again after the
+    answer has not received them."""
     steps, solved = list[Shown](), None
     async for stored in runtime.log.read_thread(request.tenant, request.thread, seq, types=RUN_STEPS):
         if getattr(stored.event.data, "run_id", None) == request.id:
@@ -285,8 +286,8 @@ async def _next(arrived: Steps) -> ProgressStep | None:
 
 
 async def _recorded(runtime: Runtime, request: Event, seq: int) -> Answered | None:
-    """Returns the answer if it is recorded; None if it may still be made. Raises NoAnswer if it cannot be shown, or if
-    the log has an event that says why the question failed."""
+    """Returns the answer if it is recorded; None if it may still come. Raises NoAnswer if it cannot be shown, or if an
+    event on the log says why the question failed."""
     place = (request.tenant, request.thread)
     head = await runtime.wait_until_thread_projected(*place, ("messages",))
     async with runtime.pool.connection() as conn:

@@ -1,4 +1,5 @@
-"""Recognises requests that a chat program makes for itself, such as for a title; they contain no person's words."""
+"""Recognises requests that a chat program makes for itself, such as a request for a title. They contain no person's
+words."""
 
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,7 @@ from typing import Any, Literal
 
 from turnlog.agent.conversations.transcript_matching import SYSTEM, Wire
 
-# An Open WebUI that does not know the placeholder {{TASK}} sends it as it is.
+# A version of Open WebUI that does not know the placeholder {{TASK}} sends it unchanged.
 _PLACEHOLDER = "{{"
 
 
@@ -43,11 +44,11 @@ def task_prompts() -> Sequence[TaskPrompt]:
 
 
 def is_client_task(messages: Sequence[Wire], task_header: str | None = None) -> bool:
-    """Returns whether a request is a chat program's own, judged by its header or by a prompt that only such a program
-    writes.
+    """Returns whether a chat program made the request for itself, judged by its header or by a prompt that only such a
+    program writes.
 
-    A person's own words that look like a task are not one: a prompt counts only where its program puts it, whole and at
-    the beginning. task_header: X-OpenWebUI-Task, which is empty for a chat.
+    Words of a person that resemble a prompt do not count: a prompt must be complete, and at the beginning of the
+    message where the program puts it. task_header: X-OpenWebUI-Task, which is empty for a chat.
     """
     if task_header and not task_header.startswith(_PLACEHOLDER):
         return True

@@ -67,13 +67,14 @@ class Person:
 
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
-    """A completion to make. messages: in the OpenAI chat format, only new ones or the whole history.
+    """A completion to make. messages: new messages only or the complete history, in the OpenAI chat format.
 
-    thread: the client's name for it. history: see place_of. behind: the answer that the new messages follow, an event
-    of `thread`. memory: "read" stores nothing, "off" is the model alone. is_task: the messages are a self-contained
-    prompt of the client itself; nothing is added unless it follows an earlier answer. chat: the fields of the model
-    request besides messages. id: of the answer; a failed request that is sent again with the same id stores its
-    messages once. knows_prompts: messages written by the client's program do not count as the user's.
+    thread: the client's name for the thread. history: see place_of. behind: id of the answer, an event of `thread`,
+    that the new messages follow. memory: "read" stores nothing, "off" uses the model alone. is_task: the messages are a
+    self-contained prompt of the client itself; nothing is added unless it follows an earlier answer. chat: the fields
+    of the model request besides the messages. id: the id of the answer; a failed request that is sent again with the
+    same id stores its messages once. knows_prompts: messages written by the client's program do not count as the
+    user's.
     """
 
     messages: Sequence[Wire]
@@ -114,8 +115,8 @@ Piece = AnswerIds | Text | CallPiece | Reasoned | Completion
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A completion's messages and thread. messages: for the model. basis: of the answer's receipt. begins: whether the
-    conversation may still lack a label."""
+    """The messages and thread of a completion. messages: those for the model. basis: the basis of the answer's receipt.
+    begins: whether the conversation may still lack a label."""
 
     messages: Sequence[Wire]
     thread: str | None = None
@@ -124,8 +125,8 @@ class _Prepared:
 
 
 async def complete(runtime: Runtime, person: Person, wanted: CompletionRequest) -> AsyncGenerator[Piece]:
-    """Yields `AnswerIds` first, then text and pieces of tool calls as they arrive, and the whole `Completion` once it
-    is recorded.
+    """Yields `AnswerIds` first, then text and pieces of tool calls as they arrive, and the complete `Completion` once
+    it is recorded.
 
     The new messages are stored before the model is called, and after earlier answers of the thread. A second request
     for the turn that is being answered does not wait; its answer goes on a fork. Raises NotFound, InvalidEvent,
@@ -164,8 +165,8 @@ async def complete(runtime: Runtime, person: Person, wanted: CompletionRequest) 
 async def complete_once(
     runtime: Runtime, person: Person, wanted: CompletionRequest, request: bytes, is_retry: bool
 ) -> AsyncGenerator[Piece]:
-    """Yields what `complete` does. A retry waits for the previous attempt, in whichever process it runs, and gets its
-    answer. If that attempt failed or was killed, the retry uses its id, so that the question is stored once.
+    """Yields the pieces of `complete`. A retry waits for the previous attempt, in any process, and yields its answer.
+    If that attempt failed or was killed, the retry uses its id, so that the question is stored once.
 
     request: the SHA-256 of the request that a client library repeats. Also raises TooManyWaiting after the time limit
     of an answer.
@@ -209,7 +210,7 @@ async def _recorded(runtime: Runtime, tenant: str, answer: UUID, thread: str) ->
 async def _in_turn(
     runtime: Runtime, person: Person, wanted: CompletionRequest, thread: str, ends_at: float
 ) -> AsyncIterator[RequestPlace]:
-    """Yields the place of the request once earlier answers are made; at once if it continues on a fork."""
+    """Yields the place of the request after the earlier answers; if it continues on a fork, yields it at once."""
 
     async def fork() -> RequestPlace | None:
         place = await _place(runtime, person, wanted)
@@ -295,8 +296,8 @@ async def label_first(runtime: Runtime, tenant: str, thread: str) -> None:
 
 
 async def _looked_up(runtime: Runtime, person: Person, wanted: CompletionRequest, place: RequestPlace) -> _Prepared:
-    """Returns a completion's messages without storing anything: with stored turns that the client did not send, and the
-    person's memories."""
+    """Returns the messages of a completion, with stored turns that the client did not send and the person's memories;
+    stores nothing."""
     prompt, given = split_prompt(wanted.messages)
     question = content_text(given[-1].get("content") or "") if given[-1].get("role") == "user" else None
     is_alone = len(given) == 1 and question is not None
@@ -328,7 +329,7 @@ async def _looked_up(runtime: Runtime, person: Person, wanted: CompletionRequest
 async def _record(
     runtime: Runtime, person: Person, wanted: CompletionRequest, prepared: _Prepared, made: Round
 ) -> None:
-    """Records the answer with its receipt and usage; if nothing is stored, only the usage, for the quota.
+    """Records the answer with its receipt and usage; if nothing is to be stored, records only the usage, for the quota.
 
     Nothing is stored in a conversation that was deleted in the meantime.
     """

@@ -1,4 +1,4 @@
-"""Builds the context of a conversation: the current one, with the basis of a receipt, or a past one."""
+"""Builds the context of a conversation: the current context, with the basis of a receipt, or a past context."""
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
@@ -60,13 +60,13 @@ async def context_of(
     """Returns the context of a thread now. query: a user message to add at its end, unless the thread already ends with
     it.
 
-    through: the sequence of the last turn to show, without a query, if others may append in the meantime.
+    through: without a query, the sequence of the last turn to show, if others may append meanwhile.
 
-    user: whose long-term memories are included before the question. window: the model's window in tokens, which
-    includes room for the answer and a reserve; tokens: instead, the limit for all messages, including the system
-    prompt. hybrid: if not all turns fit, prefer those relevant to the query or to the last question; None means yes,
-    unless MEMORY_HYBRID_EPISODES is 0. answer_tokens: maximum tokens of the answer, for which the window keeps room. An
-    archived thread is restored.
+    user: the user whose long-term memories are included before the question. window: the model's window in tokens,
+    including room for the answer and a reserve. tokens: instead of window, the limit for all messages, including the
+    system prompt. hybrid: if not all turns fit, prefer those that are relevant to the query or to the last question;
+    None means yes, unless MEMORY_HYBRID_EPISODES is 0. answer_tokens: maximum number of tokens in the answer, for which
+    room is kept. An archived thread is restored.
 
     Raises NotFound for a thread without turns and no query, WindowTooSmall, InvalidToken.
     """
@@ -124,7 +124,7 @@ async def _ready(
         if not await restored_if_archived(runtime, conn, tenant, thread):
             yield conn, head
             return
-    # The wait takes its own connection, so none is held in the meantime.
+    # The wait uses its own connection, so none is held meanwhile.
     head = await runtime.wait_until_thread_projected(tenant, thread, reads, without=READ_WHILE_REBUILT)
     async with context_connection(runtime) as conn:
         yield conn, head

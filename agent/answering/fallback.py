@@ -13,8 +13,8 @@ Category = Literal["timeout", "rate_limit", "quota", "circuit_open", "network", 
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """The message to a person who gets no answer. message, suggestions: in the requested language. status: of HTTP.
-    retry_after_s: None is unknown. action: what helps instead."""
+    """The message to a person whose question failed. message, suggestions: in the requested language. status: the HTTP
+    status. retry_after_s: None if unknown. action: the action that helps instead."""
 
     category: Category
     message: str
@@ -308,7 +308,7 @@ def fallback_of(error: TurnlogError, locale: Locale) -> Fallback:
 
 
 def ended_early(finish_reason: str | None, locale: Locale) -> str | None:
-    """Returns the note to show after an answer that turnlog ended early; None after a whole answer."""
+    """Returns the note to show after an answer that turnlog ended early; None after a complete answer."""
     said = _ENDED.get(finish_reason or "")
     return None if said is None else said[locale]
 

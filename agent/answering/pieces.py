@@ -1,6 +1,6 @@
 """The pieces of an answer in progress; each interface maps them to its own events.
 
-A process that only asks gets them as core NATS messages, each a ProgressStep as JSON.
+A process that only asks gets them as core NATS messages; each message is a ProgressStep as JSON.
 """
 
 import json
@@ -26,9 +26,9 @@ from turnlog.events.contracts import (
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The context that the model gets with the question. tiers: {"tier", "tokens", "limit", "turns"} each; memories:
-    ids of long-term memories; dropped: how many turns are left out. degraded: which rows are incomplete during a
-    rebuild."""
+    """The context that the model gets with the question. tiers: a dict {"tier", "tokens", "limit", "turns"} for each
+    tier. memories: ids of long-term memories. dropped: number of turns that are left out. degraded: which rows are
+    incomplete during a rebuild."""
 
     tiers: list[dict[str, Any]]
     memories: list[str]
@@ -122,9 +122,9 @@ class AgentSwitched:
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """A run of a team has ended. chain: the agents that handled the question; tools: the called ones, in the order of
-    the plans. milliseconds: per phase, over all agents. routed: the first agent was chosen without a model.
-    suggestions: next questions."""
+    """A run of a team has ended. chain: the agents that handled the question. tools: the tools that were called, in the
+    order of the plans. milliseconds: time per phase, over all agents. routed: the first agent was chosen without a
+    model. suggestions: next questions."""
 
     message: str
     chain: tuple[str, ...]
@@ -170,14 +170,14 @@ class ProgressStep(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Publishes the steps of one answer for subscribers. Losing one is harmless: the log has the answer.
+    """Publishes the steps of one answer for subscribers. A lost step does no harm, because the answer is on the log.
 
-    Steps are core NATS messages, never stored. On start and restart a subscriber drops the text so far: an earlier
-    attempt died. context: also "context"; tool: also "id", "name", "arguments"; result: also "id", "name",
-    "latency_ms", "is_error", with the tool's result as "text"; error: also "code", "retry_after_s"; end: also
+    Steps are core NATS messages and never stored. At a start or restart, a subscriber drops the text so far, which
+    comes from a failed attempt. Further fields by kind: context: "context"; tool: "id", "name", "arguments"; result:
+    "id", "name", "latency_ms", "is_error", and the tool's result as "text"; error: "code", "retry_after_s"; end:
     "finish_reason".
 
-    said: the text of the current round, with which a cancelled answer ends.
+    said: the text of the current round, which is the end of a cancelled answer.
     """
 
     nc: Client
@@ -217,7 +217,7 @@ class Progress:
             case Round():
                 self.said.clear()
             case CallPiece():
-                pass  # subscribers see only whole calls
+                pass  # subscribers see only complete calls
 
 
 Shown = Seen | Text | ToolUsed | ToolReturned | Restarted | PhaseChanged | PlanShown | AgentSwitched | Solved

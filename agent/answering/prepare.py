@@ -1,6 +1,6 @@
 """Prepares an answer: builds the model's context from the conversation and the user's memories.
 
-Memories are searched on a connection of their own while the conversation is read.
+Memories are searched on a separate connection while the conversation is read.
 """
 
 import asyncio
@@ -45,12 +45,13 @@ READING = 8  # contexts prepared at once; each takes up to two of the pool's 16 
 class ContextRequest:
     """The request for a context.
 
-    question: what memories and older turns are sought for. query: a question that is not on the log yet, shown last.
-    as_of_seq: the last event to show, which the read models have applied; None shows all, with `query`. turn_id: of the
-    turn that is answered; a query gets one. asked_seq: of the question's turn where it is on the log. user: whose
-    memories are added. window: of the model in tokens, None the
-    setting's; tokens: for all messages instead. relevant: how many older episodes may come first where not everything
-    fits. answer_tokens: most of the answer, 0 if it is unknown. turns, places, notes: see thread_context.
+    question: the text for which memories and older turns are searched. query: a question that is not on the log yet,
+    shown last. as_of_seq: the last event to show, which the read models have applied; None shows all, with `query`.
+    turn_id: id of the turn that is answered; a query gets a new one. asked_seq: sequence of the question's turn if it
+    is on the log. user: the user whose memories are added. window: the model's window in tokens; None means that of the
+    settings. tokens: instead of window, the limit for all messages. relevant: number of older episodes that may come
+    first if not everything fits. answer_tokens: maximum number of tokens in the answer; 0 if unknown. turns, places,
+    notes: see thread_context.
     """
 
     tenant: str
@@ -78,9 +79,9 @@ class ContextRequest:
 class AnswerBasis:
     """The context and settings of an answer. Its receipt records them.
 
-    question: the query, where it was not on the log when the context was built, with the place-holder question_seq in
-    `context`; turn_id is the id that its turn will have, otherwise of the turn that is answered. notes: the text of the
-    memory block, kept where the context is not simply the thread as of a sequence.
+    question: the query, if it was not on the log when the context was built; `context` then contains the placeholder
+    question_seq, and turn_id is the id that its turn will have. Otherwise turn_id is the id of the turn that is
+    answered. notes: the text of the memory block, kept if the context is not simply the thread as of a sequence.
     """
 
     tenant: str
@@ -97,8 +98,9 @@ class AnswerBasis:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A context, ready for a model. context: messages for the OpenAI chat API, tiers, budget and window in tokens.
-    degraded: why the context may be incomplete, such as a search without vectors; None when nothing is missing."""
+    """A context that is ready for a model. context: messages for the OpenAI chat API, tiers, budget and window in
+    tokens. degraded: why the context may be incomplete, for example after a search without vectors; None if nothing is
+    missing."""
 
     context: Context
     receipt: AnswerBasis
@@ -117,8 +119,8 @@ class Prepared:
 
 @asynccontextmanager
 async def context_connection(runtime: Runtime) -> AsyncIterator[Connection]:
-    """Yields a connection for `prepare`, to at most READING contexts at once, so that each can get its second one for
-    memories."""
+    """Yields a connection for `prepare` to at most READING contexts at once, so that each can get a second connection
+    for memories."""
     async with runtime.cached(_turns_to_read), runtime.pool.connection() as conn:
         yield conn
 
@@ -126,7 +128,7 @@ async def context_connection(runtime: Runtime) -> AsyncIterator[Connection]:
 async def prepare(runtime: Runtime, conn: Connection, request: ContextRequest) -> Prepared:
     """Builds the context. The read models must have applied its events, and `conn` must come from context_connection().
 
-    Raises NotFound when the thread has no messages or has not reached as_of_seq, WindowTooSmall.
+    Raises NotFound if the thread has no messages or has not reached as_of_seq, WindowTooSmall.
     """
     place = (request.tenant, request.thread)
     overview = await thread_overview(conn, *place)
@@ -208,7 +210,7 @@ async def _memory_block(runtime: Runtime, request: ContextRequest, thread: Overv
 
 @dataclass(slots=True)
 class _OlderTurns:
-    """Finds the turns that the question is about, best first. degraded: after a search, why it was made without
+    """Finds the turns that are relevant to the question, best first. degraded: after a search, why it was made without
     vectors."""
 
     runtime: Runtime

@@ -1,4 +1,4 @@
-"""recall_memory: the tool with which the model searches outside its window."""
+"""Implements recall_memory, the tool with which the model searches turns outside its window."""
 
 import json
 from dataclasses import dataclass, replace
@@ -47,10 +47,10 @@ UNSURE = "probably none of these answers it; if so, say that you do not know it"
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """The result of a call of recall_memory. text: sent to the model; chunks: for the receipt; memories: those in the
-    text, which count as read.
+    """The result of a call of recall_memory. text: sent to the model. chunks: ids of chunks for the receipt. memories:
+    ids of memories in the text, which count as read.
 
-    is_error: the tool was not used as it can be, and the text says how.
+    is_error: the call was invalid, and the text says how to correct it.
     """
 
     text: str
@@ -69,7 +69,7 @@ class MemoriesOf:
     now: datetime
 
     async def found(self, query: str, k: int) -> list[StoredMemory]:
-        """Returns the k most relevant memories; none without a user, or while MEMORY_LONG_TERM or the user's preference
+        """Returns the k most relevant memories; [] without a user, or if MEMORY_LONG_TERM or the user's preference
         enable_memory is off."""
         runtime, tenant, user = self.runtime, self.tenant, self.user
         if not user or not runtime.settings.long_term:
@@ -94,7 +94,7 @@ async def run_tool(
     before_seq: int,
     memories: MemoriesOf | None = None,
 ) -> ToolResult:
-    """Runs a call of the model. Its mistake becomes a result that it can read; nothing is raised for one."""
+    """Runs a call of the model. A mistake of the model becomes a result that it can read, not an error."""
     if call.name != RECALL_TOOL:
         return _mistaken(f"there is no tool {call.name!r}; use {RECALL_TOOL}")
     try:

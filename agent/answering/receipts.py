@@ -1,4 +1,4 @@
-"""Lists receipts of a thread's answers, rebuilds their contexts, and keeps the receipts that clients were given."""
+"""Lists receipts of a thread's answers, rebuilds their contexts, and keeps the receipts that clients get."""
 
 import contextlib
 import logging
@@ -38,12 +38,12 @@ logger = logging.getLogger("turnlog.receipts")
 
 @dataclass(frozen=True, slots=True)
 class RebuiltContext:
-    """A past context. receipt: the recorded one, if there was an answer at that sequence.
+    """A past context. receipt: the recorded receipt, if there was an answer at that sequence.
 
-    matches: whether the hash equals that of the recorded context; None if there is nothing to compare.
-    forgotten: long-term memories in the recorded context that were forgotten since, so that it cannot match.
-    withheld: number of its preferences, entities and turns of other conversations that are not shown, because words
-    were forgotten or deleted since.
+    matches: whether the hash equals that of the recorded context; None if there is nothing to compare. forgotten: ids
+    of long-term memories in the recorded context that were forgotten since, so that it cannot match. withheld: number
+    of its preferences, entities and turns of other conversations that are not shown because words were forgotten or
+    deleted since.
     """
 
     context: Context
@@ -67,8 +67,9 @@ async def rebuilt(
     """Returns the context as of a sequence, with the model, window, prompt and settings of the answer made there, if
     any.
 
-    window overrides the recorded value, query is added at the end; then nothing is compared. Receipts of v1 have no
-    prompt and no settings: the present ones are used. Raises NotFound, WindowTooSmall, as thread_context.
+    window: overrides the recorded value. query: added at the end. With either of them, nothing is compared. Receipts of
+    v1 contain no prompt and no settings, so the present ones are used. Raises the errors of thread_context: NotFound,
+    WindowTooSmall.
     """
     found = await receipt_at(conn, log, tenant, thread, as_of_seq)
     receipt = found[1] if found else None
@@ -106,8 +107,8 @@ async def _of_state(
     notes: Sequence[str],
     turns: Sequence[Wire],
 ) -> Context:
-    """Returns the context made of the turns that a receipt with notes names: a graph's state may have other turns than
-    its thread."""
+    """Returns the context made from the turns that a receipt with notes names, because the state of a graph may contain
+    other turns than its thread."""
     then = _as_then(settings, receipt)
     first = next((tier for tier in receipt.tiers if tier.tier == "1"), None)
     return build_context(
@@ -175,14 +176,14 @@ async def receipts(conn: Connection, log: Log, tenant: str, thread: str, since: 
 
 
 async def receipt_at(conn: Connection, log: Log, tenant: str, thread: str, as_of_seq: int) -> Received | None:
-    """Returns the newest receipt of an answer made as of a sequence."""
+    """Returns the newest receipt of an answer that was made as of a sequence."""
     owner = next((name for name, through in await parents(conn, tenant, thread) if as_of_seq <= through), thread)
     found = await _of(log, tenant, owner, as_of_seq)
     return next((one for one in reversed(found) if one[1].as_of_seq == as_of_seq), None)
 
 
 async def _of(log: Log, tenant: str, thread: str, start_seq: int = 1) -> list[Received]:
-    """Returns the receipts among a thread's own events since it was last deleted."""
+    """Returns the receipts among the thread's own events since its last deletion."""
     found: list[Received] = []
     async for recorded in log.read_thread(tenant, thread, start_seq, types=("answer_receipt", *sorted(REMOVALS))):
         if isinstance(recorded.event.data, AnswerReceipt):
@@ -208,11 +209,10 @@ class ReceiptGone(TurnlogError):
 
 
 class GivenReceipts:
-    """Keeps receipts given with contexts, so that a client hands back only their ids.
+    """Keeps the receipts of contexts, so that a client needs to send back only their ids.
 
-    They are kept by one process and found by any, under the tenant and user that they were given to, in a JetStream
-    bucket in memory whose entries end by themselves. It is a cache: after an entry is gone, the client sends the
-    receipt itself.
+    The receipts are in a JetStream bucket in memory, by tenant and user, so that every process can find them; entries
+    expire by themselves. The bucket is a cache: after an entry has expired, the client sends the receipt itself.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -226,7 +226,7 @@ class GivenReceipts:
         id_ = uuid4()
         try:
             await (await self._bucket()).create(receipt_key(tenant, user, id_.hex), receipt)
-        except (NatsError, OSError, TimeoutError) as error:  # the bucket is full, or NATS is away
+        except (NatsError, OSError, TimeoutError) as error:  # the bucket is full, or NATS is unavailable
             logger.info("a receipt is not kept: %r", error)
             self._kv = None
             return None
@@ -248,7 +248,7 @@ class GivenReceipts:
         await self.remove(receipt_key(tenant, user, "*"))
 
     async def remove(self, key: str) -> None:
-        """Removes the receipts of a key, which may have wildcards. Raises LogUnavailable."""
+        """Removes the receipts with a key, which may contain wildcards. Raises LogUnavailable."""
         with nats_errors("cannot remove receipts from NATS"), contextlib.suppress(NotFoundError):
             js = self._log.nc.jetstream()
             await js.purge_stream(f"KV_{RECEIPT_BUCKET}", subject=f"$KV.{RECEIPT_BUCKET}.{key}")

@@ -1,4 +1,4 @@
-"""Records an answer: turns, receipt and usage are one atomic batch, whose ids derive from the request."""
+"""Records an answer: turns, receipt and usage are one atomic batch, whose ids are derived from the request."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """The author of an answer's events. zone: time zone of their times; None: this machine's."""
+    """The author of an answer's events. zone: time zone of their times; None means that of this machine."""
 
     source: str
     tenant: str
@@ -54,9 +54,9 @@ class Author:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer to record. turns: the agent's and its tools', in order; usages: of the model calls. answer_ids: of the
-    turns, if they are already on the log. request_id: of the requesting event; None: the turn that is answered. chunks:
-    those that tools fetched after the context was built."""
+    """An answer to record. turns: turns of the agent and its tools, in order. usages: usage of the model calls.
+    answer_ids: ids of the turns, if they are already on the log. request_id: id of the request; None means the turn
+    that is answered. chunks: ids of chunks that tools fetched after the context was built."""
 
     author: Author
     basis: "AnswerBasis"
@@ -104,12 +104,12 @@ def answer_of(
 async def record(
     runtime: Runtime, answer: Answer, *, expected: int | None = None, is_repeatable: bool = False
 ) -> list[Appended]:
-    """Appends turns, receipt and usages in this order and returns their places; a query that is not on the log yet is
-    appended first, as the user's turn.
+    """Appends turns, receipt and usages in this order; returns their positions on the log. A query that is not on the
+    log yet is appended first, as the user's turn.
 
-    expected: the thread's version. is_repeatable: another attempt may have recorded this answer in other words;
-    nothing is appended then, and nothing returned. Raises NotFound where the conversation was deleted after the
-    context was built, WrongExpectedVersion, EventTooLarge, LogFull, LogUnavailable.
+    expected: the thread's version. is_repeatable: another attempt may have recorded this answer in other words; if so,
+    nothing is appended and the result is []. Raises NotFound if the conversation was deleted after the context was
+    built, WrongExpectedVersion, EventTooLarge, LogFull, LogUnavailable.
     """
     author, basis = answer.author, answer.basis
     if await _is_removed(runtime.log, basis):
@@ -145,9 +145,9 @@ async def _is_removed(log: Log, basis: "AnswerBasis") -> bool:
 
 
 def _with_question(basis: "AnswerBasis", seq: int) -> "AnswerBasis":
-    """Returns the basis with the question's real sequence in place of the context's provisional one.
+    """Returns the basis with the question's real sequence instead of the placeholder in the context.
 
-    It is a span of its own, because other turns may have come before it meanwhile.
+    The sequence becomes a separate span, because other turns may have been appended before it.
     """
     made, asked = basis.context, basis.question_seq
 

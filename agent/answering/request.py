@@ -1,4 +1,4 @@
-"""Requests an answer: the user's turn and the request for its answer are one atomic batch on the log."""
+"""Requests an answer: appends the user's turn and the request for its answer as one atomic batch."""
 
 import uuid
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from turnlog.events.texts import storable
 
 SOURCE = "turnlog/chat"
 FAILURE = "failure-1"  # the id part of the event that records a failed answer
-AGENT = "agent"  # the name of the consumer that answers, in its dead letters
+AGENT = "agent"  # the name of the consumer that answers, used in its dead letters
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class QuestionEvents:
-    """The turn and the request; their ids are known before the append, so that a subscription can begin first."""
+    """The turn and the request. Their ids are known before the append, so that a subscription can begin first."""
 
     turn: Event
     request: Event
@@ -58,5 +58,5 @@ async def ask(log: Log, asked: QuestionEvents, expected: int | None = None) -> i
 
 
 def answer_id(request: UUID, part: str) -> UUID:
-    """Returns an id derived from the request, so that a second answer has the same events."""
+    """Returns an id derived from the request, so that a repeated answer has the same event ids."""
     return uuid.uuid5(request, part)

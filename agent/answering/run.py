@@ -1,4 +1,5 @@
-"""Runs an answer: a policy chooses each call of the model, and acts in between, until it has the answer."""
+"""Makes an answer: a policy chooses each call of the model, and acts between the calls, until the answer is
+complete."""
 
 import json
 import time
@@ -19,8 +20,8 @@ MAX_ROUNDS = 4
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """The next call of the model. known: its answer if already known, in place of the call. whole: as one answer, not
-    as a stream. phase: shown before the call."""
+    """The next call of the model. known: its answer if already known, instead of a call. whole: request the answer at
+    once, not as a stream. phase: shown before the call."""
 
     request: ChatRequest
     known: Completion | None = None
@@ -29,23 +30,23 @@ class Ask:
 
 
 class Policy(Protocol):
-    """A way to make an answer: the model alone, a loop with tools, ReWOO."""
+    """A way to make an answer, such as the model alone, a loop with tools, or ReWOO."""
 
     async def ask(self) -> Ask | None:
         """Returns the next call of the model; None when the answer is complete."""
         ...
 
     def shows(self, piece: Text | CallPiece | Restarted) -> bool:
-        """Notes a piece that the model just said; returns whether it belongs to the answer."""
+        """Takes note of a piece that the model has just produced; returns whether it belongs to the answer."""
         ...
 
     def take(self, made: Completion) -> AsyncGenerator[Piece]:
-        """Carries out the model's requests, such as tool calls, and yields their pieces, with a Round at the end."""
+        """Carries out the model's requests, such as tool calls; yields their pieces, and a Round at the end."""
         ...
 
 
 async def run(model: ChatModel, policy: Policy) -> AsyncGenerator[Piece]:
-    """Yields the answer's pieces as they come, a Round after each call of the model. Raises ModelError."""
+    """Yields the pieces of the answer as they arrive, and a Round after each call of the model. Raises ModelError."""
     while (asked := await policy.ask()) is not None:
         if asked.phase is not None:
             yield asked.phase
@@ -67,7 +68,8 @@ async def run(model: ChatModel, policy: Policy) -> AsyncGenerator[Piece]:
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """The agent's own tools. schemas: in OpenAI's format. run: returns an error of a call as its result."""
+    """The agent's own tools. schemas: in OpenAI's format. run: runs a call; an error of the call is returned as its
+    result."""
 
     schemas: Sequence[Mapping[str, Any]]
     run: Callable[[ToolCall], Awaitable[ToolResult]]
@@ -77,8 +79,8 @@ class Tools:
 class ToolLoop:
     """Calls the model repeatedly, with the results of the tools that it requests, until it returns text.
 
-    Without tools of the agent there is one round: the request's own tools are run by whoever sent it. The last of
-    MAX_ROUNDS gets no tools of the agent, so that the model must answer with text.
+    If the agent has no tools, there is one round; the sender of the request runs the request's own tools. The last of
+    MAX_ROUNDS does not offer the agent's tools, so that the model must answer with text.
     """
 
     request: ChatRequest
@@ -120,8 +122,8 @@ class ToolLoop:
 async def _streamed(
     model: ChatModel, request: ChatRequest
 ) -> AsyncGenerator[Text | CallPiece | Restarted | Completion]:
-    """Yields the pieces of one call and finally the completion; tool calls that came whole at the end are pieces
-    too."""
+    """Yields the pieces of one call and finally the completion; tool calls that arrive only with the completion are
+    yielded as pieces too."""
     came = False
     async for delta in model.stream(request):
         if delta.restarted:

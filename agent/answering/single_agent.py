@@ -1,4 +1,4 @@
-"""The agent of a tenant that answers, where the server has no team."""
+"""Chooses the agent of a tenant that answers if the server has no team."""
 
 import contextlib
 
@@ -36,8 +36,8 @@ async def answering_agent(conn: Connection, tenant: str, type_: str | None) -> A
 
 
 async def check_answers(runtime: Runtime, tenant: str, type_: str | None) -> None:
-    """Checks that the agent would answer now. While Postgres is away nothing is refused: the agent looks again before
-    it answers. Raises NotFound, AgentDisabled.
+    """Raises NotFound or AgentDisabled if the agent would not answer now. While Postgres is unavailable, nothing is
+    refused, because the agent checks again before it answers.
     """
     with contextlib.suppress(psycopg.OperationalError, PoolTimeout):
         async with runtime.pool.connection(PATIENCE_S) as conn:

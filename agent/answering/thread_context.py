@@ -35,7 +35,7 @@ FindRelevant = Callable[[], Awaitable[Relevant]]
 
 
 class Transcripts:
-    """Caches the turns of threads. If their number or the last one differs from what Postgres says, as after a removal,
+    """Caches the turns of threads. If their number or the last turn differs from Postgres, for example after a removal,
     the thread is read again.
     """
 
@@ -86,17 +86,17 @@ async def thread_context(
 ) -> Context:
     """Returns the tiered context of a thread now. query: a message of `user` that is not on the log yet.
 
-    transcripts: the cache of a process that builds many contexts, so that it reads only new turns. overview: of the
-    thread, where the caller has read it.
-    as_of_seq, with the log: the context as of that event; the read models must have applied it. budget: tokens for
-    the conversation, as a receipt says; None computes it. receipts.rebuilt sets all of it from the receipt of an
-    answer. relevant: turns to prefer when not everything fits, best first, pruned ones included; a function is called
-    only then. memories: the block of long-term memories, awaited last. answer_tokens: most of the answer, 0 if it is
-    unknown. Where the turns that the function finds hardly answer the question, a line says so.
-    turns: the conversation where its caller keeps it, as a graph does; with the places of all turns of the thread if
-    these are turns of it. notes: of the caller, before the memories.
+    transcripts: the cache of a process that builds many contexts, so that it reads only new turns. overview: that of
+    the thread, if the caller has read it. as_of_seq: together with `log`, the event as of which to build the context;
+    the read models must have applied it. budget: tokens for the conversation, as in a receipt; None computes it.
+    receipts.rebuilt sets all of these from the receipt of an answer. relevant: turns to prefer if not everything fits,
+    best first, including pruned turns; a function is called only in this case, and if the turns that it finds hardly
+    answer the question, a line says so. memories: the block of long-term memories, awaited last. answer_tokens: maximum
+    number of tokens in the answer; 0 if unknown. turns: the conversation, if the caller keeps it, as a graph does.
+    places: the positions of all turns of the thread, if `turns` are turns of it. notes: the caller's notes, shown
+    before the memories.
 
-    Raises NotFound when the thread has no messages or has not reached as_of_seq, WindowTooSmall.
+    Raises NotFound if the thread has no messages or has not reached as_of_seq, WindowTooSmall.
     """
     if turns is None:
         now, messages = await _state(conn, log, tenant, thread, as_of_seq, transcripts or Transcripts(), overview)
@@ -141,8 +141,8 @@ async def _state(
     transcripts: Transcripts,
     overview: Overview | None,
 ) -> tuple[Overview, list[Message]]:
-    """Returns a thread's overview and turns. As of a sequence the read models serve if the thread's log still ends
-    there after reading them, else the past."""
+    """Returns a thread's overview and turns. As of a sequence, they come from the read models if the thread still ends
+    at it, otherwise from the past in the log."""
     now = overview or await thread_overview(conn, tenant, thread)
     if seq is not None:
         if log is None:
@@ -161,7 +161,7 @@ async def _with_relevant(
     relevant: Sequence[int] | FindRelevant,
     block: MemoryBlock,
 ) -> Context:
-    """Returns the context with relevant turns first; their search is called only if not everything fits."""
+    """Returns the context with relevant turns preferred; they are searched for only if not everything fits."""
     if isinstance(relevant, Sequence):
         pruned = await _pruned(conn, tenant, thread, relevant, now)
         given = replace(given, messages=[*pruned, *given.messages], relevant=relevant)
@@ -172,7 +172,7 @@ async def _with_relevant(
     found = await relevant()
     doubt = _doubt(found, given.messages, block, given.settings.full_recent_count)
     if made is None:
-        known = {message.seq for message in given.messages}  # a graph's state may hold turns that the thread pruned
+        known = {message.seq for message in given.messages}  # a graph's state may contain turns that the thread pruned
         pruned = await _pruned(conn, tenant, thread, [seq for seq in found.seqs if seq not in known], now)
         whole = replace(given, messages=[*pruned, *given.messages])
         made = await _computed(whole, lambda: prepared(whole))
@@ -181,8 +181,9 @@ async def _with_relevant(
 
 
 async def _computed(given: ContextInput, compute: Callable[[], T]) -> T:
-    """Computes in a thread if many turns would block the event loop for long. It is one
-    thread: after each call into the system the loop waits until every computing thread gave up the interpreter."""
+    """Returns the result of `compute`, which runs in a separate thread if many turns would block the event loop for
+    long. There is only one such thread, because the loop waits for the interpreter lock of every computing thread after
+    each system call."""
     if len(given.messages) <= MANY_TURNS:
         return compute()
     return await asyncio.get_running_loop().run_in_executor(_LONG_CONTEXTS, compute)
@@ -194,7 +195,7 @@ async def _pruned(conn: Connection, tenant: str, thread: str, relevant: Sequence
 
 
 def _doubt(found: Relevant, messages: Sequence[Message], block: MemoryBlock, recent: int) -> str | None:
-    """Returns a line saying that the turns hardly answer the question, or None.
+    """Returns a line that says that the turns hardly answer the question, or None.
 
     The search leaves out the newest turns, which are shown anyway, and the question, which is one of them.
     """

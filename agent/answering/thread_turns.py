@@ -1,9 +1,9 @@
 """Makes the answers of one conversation one after the other, so that each sees the earlier ones.
 
-Requests of one process wait in the order in which they came; of several processes, an advisory lock of Postgres lets
-one at a time. It ends with the connection of its process, so a killed one holds up nobody. Who waits is woken by a
-message, and looks again after LOOK_AGAIN_S, since messages may be lost. The agent goes on with its answer when the
-process that asked for it is killed, so that answer is waited for, too.
+Requests of one process wait in the order in which they arrived. An advisory lock of Postgres admits one process at a
+time; it ends with the connection of its process, so a killed process does not block others. Waiting requests are woken
+by a message, and check again after LOOK_AGAIN_S because messages may be lost. The agent continues its answer when the
+process that asked for it is killed, so requests wait for such an answer too.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ logger = logging.getLogger("turnlog.throttle")
 
 
 class _Queues(dict[str, deque[object]]):
-    """The requests of this process by conversation; the first one may take the lock."""
+    """The requests of this process by conversation; the first request of each may take the lock."""
 
     def __init__(self, runtime: Runtime) -> None:
         super().__init__()
@@ -54,8 +54,9 @@ async def in_turn(
 ) -> AsyncIterator[T | None]:
     """Runs the block after the earlier answers of the thread, and yields None.
 
-    instead: called while the request waits, after each change of the thread; what it returns is yielded at once, and
-    the block runs without its turn. Raises TooManyWaiting where WAITING others wait already, or after patience_s.
+    instead: called while the request waits, after each change of the thread; if it returns a value, the value is
+    yielded at once, and the block runs without waiting for its turn. Raises TooManyWaiting if WAITING others wait
+    already, or after patience_s.
     """
     queues, name = runtime.cached(_Queues), f"{tenant}/{thread}"
     queue, request = queues.setdefault(name, deque()), object()
@@ -91,7 +92,7 @@ async def in_turn(
 
 @contextlib.asynccontextmanager
 async def first_of(runtime: Runtime, tenant: str, name: str) -> AsyncIterator[None]:
-    """Runs the block at once; `in_turn` of the same name waits for it."""
+    """Runs the block at once; calls of `in_turn` with the same name wait for it."""
     async with contextlib.AsyncExitStack() as held:
         held.push_async_callback(tell_waiting, runtime, tenant, name)
         await _locked(runtime.cached(_Queues).locks, f"{tenant}/{name}", held)
@@ -100,7 +101,7 @@ async def first_of(runtime: Runtime, tenant: str, name: str) -> AsyncIterator[No
 
 async def tell_waiting(runtime: Runtime, tenant: str, thread: str) -> None:
     """Wakes the requests that wait for their turn in the thread."""
-    with contextlib.suppress(Exception):  # after a lost connection they look again by themselves
+    with contextlib.suppress(Exception):  # after a lost connection, they check again by themselves
         await runtime.log.nc.publish(THREAD_TURNS, f"{tenant}/{thread}".encode())
 
 
@@ -125,7 +126,7 @@ async def _wait(
 
 
 async def _is_answered_now(runtime: Runtime, tenant: str, thread: str) -> bool:
-    """Returns whether the agent may still be making its answer to the last question. False after the time of an
+    """Returns whether the agent may still be making its answer to the last question; False after the time limit of an
     answer."""
     seq = await runtime.log.thread_head(tenant, thread, "answer_requested")
     if not seq:
@@ -142,8 +143,8 @@ async def _is_answered_now(runtime: Runtime, tenant: str, thread: str) -> bool:
 
 
 async def _locked(locks: SharedLocks, name: str, held: contextlib.AsyncExitStack) -> bool:
-    """Takes the lock unless another process has it; `held` releases it. Without Postgres the order is this
-    process's alone: a question that is refused is lost to its user."""
+    """Takes the lock unless another process has it; returns whether it is taken. `held` releases it. Without Postgres,
+    the order applies within this process only, because refusing the question would be worse for the user."""
     async with contextlib.AsyncExitStack() as attempt:
         try:
             is_ours = await attempt.enter_async_context(locks.lock(LockFor.THREAD_TURN, f"turn/{name}"))

@@ -1,4 +1,4 @@
-"""Turns of a conversation: append one or many, with the receipt of an answer; read a transcript."""
+"""Appends turns to a conversation, with the receipt of an answer, and reads transcripts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -39,18 +39,18 @@ PART = 500
 
 
 class WrongReceipt(InvalidEvent):
-    """The receipt cannot belong to the turn that it came with."""
+    """The receipt cannot belong to the turn that was sent with it."""
 
     code = "wrong-receipt"
 
 
 @dataclass(frozen=True, slots=True)
 class NewTurn:
-    """A turn to append. content: text, or blocks of ours, OpenAI's or Anthropic's form; None with tool calls.
+    """A turn to append. content: text, or blocks in the form of turnlog, OpenAI or Anthropic; None with tool calls.
 
-    tool_calls: {"id", "name", "arguments"} each, or as the OpenAI API writes them. id: of the event; a second append
-    of the same id changes nothing. origin: whose words a user's turn holds, where the sender knows it better than
-    turnlog can tell from name and text. latency_ms, tokens_in, tokens_out: as the provider reported them.
+    tool_calls: each {"id", "name", "arguments"}, or in the form of the OpenAI API. id: the id of the event; a second
+    append with the same id changes nothing. origin: whose words a user's turn contains, if the sender knows it better
+    than turnlog can tell from name and text. latency_ms, tokens_in, tokens_out: as the provider reported them.
     """
 
     role: str
@@ -113,15 +113,15 @@ async def add_turns(
     receipt: "AnswerBasis | None" = None,
     usage: UsageMetered | None = None,
 ) -> Added:
-    """Appends the turns in order; the result has one entry per turn, with `duplicate` for an id that was stored before.
+    """Appends the turns in order; the result has one entry per turn, with `duplicate` set if its id was stored before.
 
-    expected: the thread's last sequence as the caller knows it, 0 for a new thread. receipt: of the context that the
-    turns answer; it is stored in one atomic batch with them. Where the context had a query that was not on the log,
-    the query is appended first, as the user's turn. usage: of the model that made the turns, stored with them. A turn
-    under the name of a participant is that participant's (participants.py).
+    expected: the thread's last sequence that the caller knows; 0 for a new thread. receipt: the receipt of the context
+    that the turns answer; it is stored with them in one atomic batch. If the context had a query that was not on the
+    log, the query is appended first, as the user's turn. usage: usage of the model that made the turns, stored with
+    them. A turn with the name of a participant is attributed to that participant (participants.py).
 
     Raises InvalidEvent, InvalidToken, WrongReceipt, EventTooLarge, WrongExpectedVersion, LogFull, LogUnavailable;
-    NotFound for a receipt of a conversation that was deleted since; Forbidden for another participant's name where the
+    NotFound for a receipt of a conversation that was deleted since; Forbidden for another participant's name if the
     user is not the owner.
     """
     check_place(tenant, thread, user)
@@ -133,7 +133,7 @@ async def add_turns(
     speakers = await speakers_of(runtime, tenant, thread, author.user, names) if author.user else {}
     events = [_said_by(speakers.get(turn.name or ""), author, turn, cause) for turn in turns]
     last = events[-1].id if events else None
-    # The id of the usage follows from the last turn's, so that a repeated append counts once.
+    # The id of the usage is derived from that of the last turn, so that a repeated append counts once.
     usages = [author.event(uuid5(last, "usage"), usage, last)] if usage is not None and last is not None else []
     if receipt is None:
         done = await _append(runtime, [*events, *usages], expected)
@@ -144,7 +144,7 @@ async def add_turns(
 
 
 def _said_by(speaker: str | None, author: Author, turn: NewTurn, cause: UUID | None) -> Event:
-    """Returns the turn attributed to the speaker whose name it has; without a name, to the author."""
+    """Returns the turn, attributed to the speaker with its name; a turn without a name is attributed to the author."""
     data = _data(turn)
     if speaker is not None and data.role == "user":
         author, data = replace(author, user=speaker), data.of(turn.name)
@@ -171,11 +171,11 @@ def turn_of(message: Mapping[str, Any]) -> NewTurn:
 
 
 async def _append(runtime: Runtime, events: Sequence[Event], expected: int | None) -> list[Appended]:
-    """Appends in parts of MAX_BATCH, each at the user's pace."""
+    """Appends the events in parts of MAX_BATCH, each at the pace that the throttle allows the user."""
     done: list[Appended] = []
     for part in (events[at : at + MAX_BATCH] for at in range(0, len(events), MAX_BATCH)):
         async with in_pace(runtime, part):
-            if len(part) == 1:  # a single append shares a disk sync with concurrent ones
+            if len(part) == 1:  # a single append shares a disk sync with concurrent appends
                 done.append(await runtime.log.append(part[0], None if done else expected))
             else:
                 done += await runtime.log.append_many(part, None if done else expected)
@@ -183,8 +183,8 @@ async def _append(runtime: Runtime, events: Sequence[Event], expected: int | Non
 
 
 def _check_receipt(basis: "AnswerBasis", tenant: str, thread: str, user: str | None, turns: Sequence[NewTurn]) -> None:
-    """Raises WrongReceipt for a receipt of another thread or user. It holds memories of its user: under another user's
-    key an erasure would not reach them."""
+    """Raises WrongReceipt for a receipt of another thread or user. A receipt contains memories of its user; sealed with
+    another user's key, they would survive an erasure."""
     if (basis.tenant, basis.thread) != (tenant, thread):
         raise WrongReceipt(f"the receipt is of thread {basis.thread!r}, and the turns are for {thread!r}")
     if user is not None and basis.user is not None and user != basis.user:

@@ -1,1 +1,1 @@
-"""Models: chat, embeddings and text tasks, remote (any OpenAI-compatible server) or offline."""
+"""Calls models for chat, embeddings and text tasks: those of any OpenAI-compatible server, or offline ones."""

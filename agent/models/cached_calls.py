@@ -1,4 +1,4 @@
-"""Calls a model once per question: the answer is cached, under its owner, before it is used."""
+"""Calls a model only once per question: the answer is cached for its owner before it is used."""
 
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
@@ -16,7 +16,7 @@ from turnlog.projectors.engine.writer import Connection
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The person whose words a model reads: erasing them deletes the cached answers."""
+    """The person whose words a model reads; erasing the person deletes the cached answers."""
 
     tenant: str
     thread: str
@@ -35,10 +35,10 @@ def key_of(owner: Owner, model: str, parts: Sequence[str]) -> bytes:
 async def once(
     conn: Connection, ledger: Ledger, owner: Owner, key: bytes, estimate: int, work: Callable[[], Awaitable[Any]]
 ) -> dict[str, Any]:
-    """Returns the key's answer as a plain dict, from the cache or from work() (a dataclass with `usage`) within the
-    spending limit.
+    """Returns the answer for a key as a plain dict, from the cache or else from work(), which is called within the
+    spending limit and returns a dataclass with `usage`.
 
-    Raises as `work` does, and RetryLater.
+    Raises the errors of `work`, and RetryLater.
     """
     found = (await cached(conn, [key])).get(key)
     metrics.cache_read("model-answers", found is not None, found is None)

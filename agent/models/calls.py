@@ -28,13 +28,14 @@ from turnlog.agent.models.errors import (
 )
 
 State = Literal["closed", "open", "half-open"]
-MOST_OF_ONE = 2  # how many successive failures of one asker count for all
+MOST_OF_ONE = 2  # number of successive failures of one asker that count for all
 FORGOTTEN_S = 300.0
 
 
 @dataclass(slots=True)
 class _Circuit:
-    """The state of one circuit. failures: successive ones. passed: trial calls that succeeded."""
+    """The state of one circuit. failures: number of successive failures. passed: number of trial calls that
+    succeeded."""
 
     failures: int = 0
     failed_at: float = 0.0
@@ -43,14 +44,14 @@ class _Circuit:
 
 
 class Breaker:
-    """A circuit breaker: after 5 failures in a row no call for 30 s, then 2 trial calls must succeed.
+    """A circuit breaker: after 5 failures in a row it stops calls for 30 s, then 2 trial calls must succeed.
 
-    One per server. Every `admit` is followed by exactly one of `succeeded`, `failed` or `released`. asker: who the call
-    is for, None for background work. A request may be what makes the server fail, so each asker has a circuit, and no
-    more than 2 failures in a row of one asker count for the circuit of all. Failures are forgotten after 5 minutes. Own
-    code because no maintained asyncio library has a trial count above one and an injectable clock: purgatory closes
-    after a single success, pybreaker's async side needs tornado, aiobreaker and aiocircuitbreaker had no release since
-    2021-22.
+    There is one per server. Every `admit` is followed by exactly one call of `succeeded`, `failed` or `released`.
+    asker: who the call is for; None for background work. A single user's requests may make the server fail, so each
+    asker has a separate circuit, and no more than 2 successive failures of one asker count for the circuit of all.
+    Failures are forgotten after 5 minutes. This is own code because no maintained asyncio library has a trial count
+    above one and an injectable clock: purgatory closes after a single success, pybreaker's async side needs tornado,
+    aiobreaker and aiocircuitbreaker had no release since 2021-22.
     """
 
     def __init__(
@@ -62,10 +63,10 @@ class Breaker:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._name, self._limit, self._open_s, self._trials, self._clock = name, failures, open_s, trials, clock
-        self._circuits: dict[str | None, _Circuit] = {}  # None: of all; those without failures are left out
+        self._circuits: dict[str | None, _Circuit] = {}  # None: the circuit of all; those without failures are left out
         self._running = 0
         self.on_change: Callable[[bool], None] | None = None  # called when the common circuit opens (True) or closes
-        # Called after a failure (True) and after a success that ends failures, with the asker.
+        # Called with the asker after a failure (True), and after a success that ends failures (False).
         self.on_call: Callable[[bool, str | None], None] | None = None
 
     @property
@@ -81,10 +82,12 @@ class Breaker:
         return "open" if self._clock() < found.opened_at + self._open_s else "half-open"
 
     def admit(self, asker: str | None = None) -> None:
-        """Raises BreakerOpen while the circuit is open, and while the trial calls of a half-open one are running."""
+        """Raises BreakerOpen while the circuit is open, and while the trial calls of a half-open circuit are
+        running."""
         for whose in {None, asker}:
             state = self._state(whose)
-            # Running calls of other askers, who are not held back, are not trials of one asker's circuit.
+            # For the circuit of one asker, running calls do not count as trials, because calls of other askers are not
+            # held back.
             if state == "open" or (state == "half-open" and whose is None and self._running >= self._trials):
                 wait = max(0.0, (self._circuits[whose].opened_at or 0.0) + self._open_s - self._clock())
                 raise BreakerOpen(
@@ -117,7 +120,7 @@ class Breaker:
         now = self._clock()
         self._circuits = {whose: one for whose, one in self._circuits.items() if now < one.failed_at + FORGOTTEN_S}
         own = self._count(asker) if asker is not None else 0
-        # A failed trial of half-open opens it again, unless its asker is held back anyway.
+        # A failed trial opens a half-open circuit again, unless its asker is held back anyway.
         if own <= MOST_OF_ONE or (own < self._limit and self._state(None) == "half-open"):
             self._count(None)
 
@@ -132,7 +135,7 @@ class Breaker:
         return found.failures
 
     def reset(self) -> None:
-        """Forgets all failures; running calls still count."""
+        """Forgets all failures; running calls still count as running."""
         self._circuits = {}
 
     @property
@@ -147,7 +150,7 @@ class Breaker:
         return None if opened_at is None else self._clock() - opened_at
 
     def follow(self, open_for_s: float | None) -> None:
-        """Takes over the state of the common circuit from another process. None: it closed there."""
+        """Takes over the state of the common circuit from another process. open_for_s: None if it closed there."""
         if open_for_s is None:
             self._circuits.pop(None, None)
         elif self._state(None) != "open":
@@ -174,7 +177,7 @@ class Breaker:
 
 T = TypeVar("T")
 Sleep = Callable[[float], Awaitable[None]]
-FIRST_PAUSE_S = 1.0  # before the first retry; each later one waits twice as long
+FIRST_PAUSE_S = 1.0  # pause before the first retry; each later pause is twice as long
 
 _FIXES = {
     401: "the API key is missing or wrong; set API_KEY",
@@ -186,18 +189,18 @@ _FIXES = {
 
 _MODERATED = ("content_filter", "content_policy_violation")  # codes of Azure and OpenAI
 _STATUS_OF_CODE = {"insufficient_quota": 429, "rate_limit_exceeded": 429, **dict.fromkeys(_MODERATED, 400)}
-_MALFORMED = (ValueError, TypeError, LookupError, AttributeError)  # raised where a field is missing or of another type
+_MALFORMED = (ValueError, TypeError, LookupError, AttributeError)  # raised if a field is missing or has another type
 
 
 def shown_url(url: str) -> str:
-    """Returns the address without user, password and query, for messages and logs."""
+    """Returns the URL without user, password and query, for messages and logs."""
     parts = urlsplit(url)
     host = parts.hostname or "?"
     return f"{parts.scheme}://{host}{f':{parts.port}' if parts.port else ''}{parts.path}"
 
 
 class ResilientClient:
-    """Runs attempts against one server. service: names its breaker in the metrics.
+    """Calls one server with retries. service: the name of its breaker in the metrics.
 
     sleep, clock (in the breaker) and jitter are injectable for tests.
     """
@@ -224,7 +227,7 @@ class ResilientClient:
     ) -> T:
         """Returns the result of the first successful attempt; raises the mapped error of the last one.
 
-        All attempts together have timeout_s, or within_s where that is less; a Retry-After that does not fit is not
+        All attempts together may take timeout_s, or within_s if that is less; a Retry-After that is longer is not
         waited for. asker: who the call is for.
         """
         result = await self.open(attempt, asker, within_s)
@@ -234,7 +237,7 @@ class ResilientClient:
     async def open(
         self, attempt: Callable[[], Awaitable[T]], asker: str | None = None, within_s: float | None = None
     ) -> T:
-        """Calls as `call` does, but the caller reports the success, because a stream has succeeded only when it has
+        """Works like `call`, but the caller must report the success, because a stream has succeeded only when it has
         ended."""
         limit_s = self.timeout_s if within_s is None else max(0.0, min(self.timeout_s, within_s))
         if limit_s <= 0:
@@ -272,14 +275,14 @@ class ResilientClient:
             raise self._mapped(error, self.timeout_s) from None
 
     def settle(self, error: Exception, asker: str | None = None, limit_s: float | None = None) -> ModelError:
-        """Reports an admitted call's failure to the breaker and returns the error to raise. limit_s: the time that the
-        call had."""
+        """Reports the failure of an admitted call to the breaker; returns the error to raise. limit_s: the time limit
+        of the call."""
         limit_s = self.timeout_s if limit_s is None else limit_s
         mapped = self._mapped(error, limit_s)
         # A call that began late may have had too little time to show that the server is silent.
         was_short = isinstance(mapped, ModelTimedOut) and limit_s < self.timeout_s / 2
         if isinstance(mapped, ModelRefused):
-            self.breaker.succeeded(asker)  # the server answered: it works, the request is wrong
+            self.breaker.succeeded(asker)  # the server answered, so it works; the request is wrong
         elif isinstance(mapped, ModelRateLimited) or was_short:
             self.breaker.released()
         else:
@@ -289,7 +292,7 @@ class ResilientClient:
     def _mapped(self, error: Exception, limit_s: float) -> ModelError:
         if isinstance(error, ModelError):
             return error
-        if isinstance(error.__cause__, ModelError):  # raised by a hook, and wrapped by the client
+        if isinstance(error.__cause__, ModelError):  # raised by a hook and wrapped by the client
             return error.__cause__
         if isinstance(error, TimeoutError | openai.APITimeoutError):
             return ModelTimedOut(
@@ -302,7 +305,7 @@ class ResilientClient:
             )
         if isinstance(error, openai.APIStatusError):
             return self._mapped_status(error, error.status_code, _retry_after(error))
-        if isinstance(error, openai.APIError):  # an error as an event of the stream has no status
+        if isinstance(error, openai.APIError):  # an error that is an event of the stream has no status
             return self._mapped_status(error, _STATUS_OF_CODE.get(error.code or error.type or "", 500), None)
         detail = redact(f"{type(error).__name__}: {error}", self._secret)[:300]
         if isinstance(error, _MALFORMED):
@@ -335,7 +338,7 @@ def _message(error: openai.APIError) -> str:
 
 
 def _retry_after(error: openai.APIStatusError) -> float | None:
-    """Returns the seconds of the Retry-After header; its date form, rare with model servers, is ignored."""
+    """Returns the seconds of the header Retry-After. Its date form is ignored, because model servers rarely use it."""
     try:
         return max(0.0, float(error.response.headers.get("retry-after", "")))
     except ValueError:

@@ -1,8 +1,8 @@
-"""Errors of model calls, by how a caller treats them.
+"""Defines the errors of model calls, grouped by how a caller treats them.
 
-ModelUnavailable: retry later (the reactor waits, the answer path falls back). ModelTimedOut: the same, after a
-timeout. BreakerOpen: the same, no call was made. ModelRefused: a retry does not help; the key, the model name or the
-request must be fixed.
+ModelUnavailable: retry later (a reactor waits, an answer falls back). ModelTimedOut: the same, after a timeout.
+BreakerOpen: the same, but no call was made. ModelRefused: a retry does not help; the key, the model name or the request
+must be corrected.
 """
 
 import re
@@ -11,7 +11,8 @@ from turnlog.events.errors import TurnlogError
 
 
 class ModelError(TurnlogError):
-    """Base of all errors of a model call. retry_after_s: requested by the server, or the breaker's wait."""
+    """Base of all errors of a model call. retry_after_s: the time that the server asks to wait, or the remaining time
+    of the breaker."""
 
     code = "model-error"
 
@@ -39,7 +40,7 @@ class ModelMalformed(ModelUnavailable):
 
 
 class NotAnAPI(ModelMalformed):
-    """A web page, another server's answer or an endless one came in place of the API's; retries do not help."""
+    """The response is a web page, comes from another kind of server, or does not end; retries do not help."""
 
     code = "model-not-an-api"
 
@@ -84,7 +85,7 @@ class ModelQuotaExceeded(ModelRefused):
 
 
 class NoEmbeddings(ModelRefused):
-    """The server has no embeddings, or none of this model."""
+    """The server does not offer embeddings, or not those of this model."""
 
     code = "model-no-embeddings"
 

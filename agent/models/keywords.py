@@ -1,8 +1,8 @@
-"""Topics without a language model: noun-like phrases of English and Chinese with their mention counts.
+"""Finds topics without a language model: noun-like phrases in English and Chinese, with their numbers of mentions.
 
-English by RAKE (Rose et al. 2010): runs of words between stop words and punctuation. Chinese by part of speech: runs of
-nouns. Own code, since YAKE (LGPL) has no Chinese segmentation and the other packages need a download or are
-unmaintained.
+English phrases are found by RAKE (Rose et al. 2010), as runs of words between stop words and punctuation; Chinese
+phrases by part of speech, as runs of nouns. This is own code because YAKE (LGPL) has no Chinese segmentation, and the
+other packages need a download or are unmaintained.
 """
 
 import re
@@ -18,7 +18,7 @@ MAX_WORDS = 3
 
 
 def topics(texts: Sequence[str], limit: int) -> dict[str, int]:
-    """Returns {topic: number of mentions}, the most important first, at most `limit`. Deterministic."""
+    """Returns {topic: number of mentions} for at most `limit` topics, the most important first. Deterministic."""
     counts: Counter[str] = Counter()
     shown: dict[str, str] = {}
     said = [split_speaker(text) for text in texts]
@@ -39,12 +39,13 @@ def topics(texts: Sequence[str], limit: int) -> dict[str, int]:
 
 
 def _is_name(phrase: str, names: set[str]) -> bool:
-    """Returns whether a phrase names a speaker, also in short (Mel for Melanie): speakers are not topics."""
+    """Returns whether a phrase is a speaker's name or its beginning (Mel for Melanie), because speakers are not
+    topics."""
     return any(name == phrase or (len(phrase) > 2 and name.startswith(phrase)) for name in names if name)
 
 
 def phrases(text: str) -> list[str]:
-    """Returns the candidate topics in one text, with every mention; a longer run also yields its parts."""
+    """Returns the candidate topics of one text, one entry per mention. A longer run also yields its parts."""
     found: list[str] = []
     for run in [*_english_runs(text), *_chinese_runs(text)]:
         spans = [run[i:j] for i in range(len(run)) for j in range(i + 1, min(i + MAX_WORDS, len(run)) + 1)]
@@ -66,7 +67,7 @@ def _english_runs(text: str) -> Iterator[list[str]]:
 
 
 def _chinese_runs(text: str) -> Iterator[list[str]]:
-    """Yields runs of noun-like words with Chinese; a verb may end one that began in Latin letters (API认证)."""
+    """Yields runs of noun-like words with Chinese; a verb may end a run that began in Latin letters (API认证)."""
     if not CJK.search(text):
         return
     import rjieba  # as in language.py
@@ -94,13 +95,14 @@ def _could_be_a_topic(phrase: str) -> bool:
 
 
 def _weight(phrase: str, mentions: int) -> float:
-    """Prefers repeated and specific phrases: two words said twice outweigh one word said four times."""
+    """Returns the weight of a phrase. It prefers repeated and specific phrases: two words said twice outweigh one word
+    said four times."""
     words = len(phrase.split()) if not CJK.search(phrase) else 1 + (len(phrase) > 3)
     return (mentions - 0.5) * (3.0 if words > 1 else 1.0) + 0.01 * min(len(phrase), 20)
 
 
 def _overlap(one: str, other: str) -> bool:
-    """Returns whether one phrase is part of the other; as topics they would repeat each other."""
+    """Returns whether one phrase is part of the other, so that as topics they would repeat each other."""
     if CJK.search(one + other):
         return one in other or other in one
     return set(one.split()) <= set(other.split()) or set(other.split()) <= set(one.split())

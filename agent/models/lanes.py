@@ -1,8 +1,8 @@
-"""Answers go before background work of the same model server: small servers do one thing at a time.
+"""Lets answers go before background work at the same model server, because small servers do one thing at a time.
 
-Background calls wait while an answer runs or waits at the server, and one that runs is cancelled there when an answer
-comes, to be made again later. Of background calls one runs at a time. The answers of other processes count once they
-are heard of (`heard`), which takes a fraction of a second.
+Background calls wait while an answer runs or waits at the server. A running background call is cancelled when an answer
+comes, and repeated later. Only one background call runs at a time. Answers of other processes count as soon as this
+process is told of them (`heard`), which takes a fraction of a second.
 """
 
 import asyncio
@@ -28,14 +28,14 @@ T = TypeVar("T")
 AnswersFirst = Literal["auto", "always", "never"]
 logger = logging.getLogger("turnlog.agent")
 LOOK_AGAIN_S = 0.1
-# Background work does not starve: after this time a call no longer gives way.
+# After this time a background call no longer gives way, so that it does not starve.
 PATIENCE_S = 300.0
 # A process, or its connection, counts as dead after this silence.
 SILENT_S, SAY_AGAIN_S = 3.0, 1.0
 
 
 class Lane:
-    """One model server, as all clients of this process use it."""
+    """The order of calls at one model server, shared by all clients of this process."""
 
     def __init__(self, server: str) -> None:
         self.server = server
@@ -54,7 +54,7 @@ class Lane:
         return self._here > 0 or any(until > time.monotonic() for until in self._elsewhere.values())
 
     def heard(self, process: str, answers: int) -> None:
-        """Notes how many answers another process waits for now; it says so again within SILENT_S."""
+        """Records how many answers another process waits for now; the process must repeat it within SILENT_S."""
         if answers:
             self._elsewhere[process] = time.monotonic() + SILENT_S
         else:
@@ -70,9 +70,9 @@ class Lane:
             self._here -= 1
 
     async def background(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Returns the result of work(), which is cancelled and called again when an answer comes meanwhile.
+        """Returns the result of work(), which is cancelled and called again if an answer comes meanwhile.
 
-        Raises as work does.
+        Raises the errors of `work`.
         """
         patient_until = time.monotonic() + PATIENCE_S
         while True:
@@ -97,7 +97,7 @@ _lanes: dict[str, Lane] = {}
 
 
 def lane_of(base_url: str, mode: AnswersFirst = "auto") -> Lane | None:
-    """Returns the server's lane, which all clients of this process share; None if nothing has to wait."""
+    """Returns the lane of a server, which all clients of this process share; None if nothing has to wait."""
     if mode == "never" or (mode == "auto" and not is_near(base_url)):
         return None
     server = urlsplit(base_url).netloc.rpartition("@")[2].lower()
@@ -106,9 +106,10 @@ def lane_of(base_url: str, mode: AnswersFirst = "auto") -> Lane | None:
 
 @contextlib.asynccontextmanager
 async def telling_other_processes(log: Log, beats: Heartbeats) -> AsyncIterator[None]:
-    """Exchanges running answers with other processes of the log while the block runs.
+    """Exchanges the numbers of running answers with other processes of the log while the block runs.
 
-    A message that is lost, or a process without a connection, only means that background work runs beside an answer.
+    If a message is lost, or a process has no connection, the only effect is that background work may run beside an
+    answer.
     """
     me, told = secrets.token_hex(8), dict[str, tuple[int, float]]()
 

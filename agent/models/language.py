@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from turnlog.projectors.models.terms import STOPWORDS_EN, STOPWORDS_ZH
 
 CJK = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
-# A full stop ends a sentence only before white space and a new start: not in 3.5, e.g. or turnlog.toml.
+# A full stop ends a sentence only before white space and the start of a sentence: not in 3.5, e.g. or turnlog.toml.
 _ABBREVIATION = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|Prof|St|vs|etc|e\.g|i\.e|No|Fig|approx)|\b[A-Z])\.$")
 _BREAK = re.compile(r"(?<=[。！？；…])[”’」』）]*|(?<=[.!?])[\"'”’)]*\s+(?=[\"'“‘(]?[A-Z0-9\u4e00-\u9fff])|\n+")
 _RUN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]+|[A-Za-zÀ-ɏ0-9][\w.'’+#-]*[A-Za-zÀ-ɏ0-9+#]|\d+")
-# A name before the text, not an English half sentence ("Remember: ..." is one word, so names of up to 3 words).
+# A name of up to 3 words before the text; longer beginnings with a colon are parts of sentences.
 _SPEAKER = re.compile(r"^\s*([^\W\d_][\w.\-]*(?: [\w.\-]+){0,2})\s*[:：]\s+")
 
 _ENGLISH = """
@@ -45,19 +45,19 @@ _CHINESE = """
 以前 之前 之后 然后 已经 一下 一些 一个 有点 比较 可能 知道 觉得 认为 谢谢 好的 请问 您好 你好 建议 方式 方法 内容
 部分 结果 意思 地方 办法 用户 助手 系统 工具 消息 回答 帮助
 """
-# More than the search's stop words: also verbs and small talk, which are never topics.
+# The stop words of the search, and verbs and small talk, which are never topics.
 ENGLISH_STOPS = STOPWORDS_EN | frozenset(_ENGLISH.split())
 CHINESE_STOPS = STOPWORDS_ZH | frozenset(_CHINESE.split())
 
 
 def is_chinese(text: str) -> bool:
-    """Returns whether more than a fifth of the word characters are Chinese: mixed text counts as Chinese."""
+    """Returns whether more than a fifth of the letters and digits are Chinese, so that mixed text counts as Chinese."""
     letters = sum(1 for char in text if char.isalnum())
     return letters > 0 and len(CJK.findall(text)) / letters > 0.2
 
 
 def split_speaker(text: str) -> tuple[str, str]:
-    """Splits `Caroline: hello` into ("Caroline", "hello"); no speaker: ("", text)."""
+    """Splits `Caroline: hello` into ("Caroline", "hello"); returns ("", text) for a text without a speaker."""
     found = _SPEAKER.match(text)
     return (found.group(1), text[found.end() :]) if found else ("", text)
 
@@ -83,7 +83,8 @@ def _split(text: str) -> Iterator[str]:
 
 
 def content_words(text: str) -> set[str]:
-    """Returns the words without function words and small talk, in lower case; Chinese ones from two characters on."""
+    """Returns the words without function words and small talk, in lower case; of Chinese, only words of two or more
+    characters."""
     import rjieba  # takes a quarter of a second to load, which commands without a model save
 
     found: set[str] = set()

@@ -1,7 +1,8 @@
-"""TextTasks by prompting a language model. A summary is checked before it is stored: it is part of every later context.
+"""Implements TextTasks with a language model. A summary is checked before it is stored, because it is part of every
+later context.
 
-A text is refused if it stops at the token limit, echoes the prompt, repeats itself, or consists mostly of words,
-numbers and names that its source does not have. The model is asked twice; then an offline extract is stored instead.
+A text is refused if it was cut off at the token limit, echoes the prompt, repeats itself, or consists mostly of words,
+numbers and names that are not in its source. The model is asked twice; then an offline extract is stored instead.
 """
 
 import json
@@ -23,7 +24,7 @@ _JSON = re.compile(r"[\[{].*[\]}]", re.DOTALL)
 _BULLET = re.compile(r"^[\s\-*•\d.)、]+")
 _COUNT_AT_END = re.compile(r"\s*[:：(（]\s*(\d+)\s*[)）]?\s*$")
 _MAX_TOPIC = 80  # characters; longer is a sentence, not a topic
-_TEMPERATURES = (0.0, 0.5)  # for the first and the second try: at 0 a repeated request gives the same text
+_TEMPERATURES = (0.0, 0.5)  # for the first and second try; at 0 a repeated request returns the same text
 _MARKERS = ("<data>", "</data>", '"previous_summary"', '"new_messages"')  # the markers of prompts.data
 _WORD = re.compile(r"[\u3400-\u9fff]|[^\W_\u3400-\u9fff]+")
 _SEQUENCE = 6  # words or Chinese characters
@@ -31,8 +32,8 @@ _SEQUENCE = 6  # words or Chinese characters
 # whole draft of an essay or a file have more than 0.5; a sentence said three times has 0.67.
 _MOST_REPEATED = 0.5
 
-# Ten summaries written by hand, freely worded, in English and Chinese, have 0.17 to 0.71, and an extract 0; what small
-# models invent has 0.87 and more, a summary of another conversation mostly 0.9.
+# Ten freely worded summaries that people wrote in English and Chinese have 0.17 to 0.71, and an extract 0; inventions
+# of small models have 0.87 or more, a summary of another conversation mostly 0.9.
 _MOST_INVENTED = 0.75
 _FEWEST_TERMS = 4  # a shorter text has too few terms to be compared
 _HEAVY = 3  # how much more a name or a number counts than another word
@@ -54,11 +55,11 @@ class _Topics(RootModel[dict[str, int]]):
 
 
 class LLMTextTasks:
-    """TextTasks of a language model. Raises the errors of its ChatModel. The answer is bounded by max_tokens with room
-    for a last sentence."""
+    """Implements TextTasks with a language model. Raises the errors of its ChatModel. An answer may exceed max_tokens
+    by the length of a last sentence."""
 
     def __init__(self, chat: ChatModel, extractive: TextTasks) -> None:
-        """Uses `extractive` for texts after two refused ones of the model."""
+        """Uses `extractive` to write a text after two texts of the model were refused."""
         self._chat, self._extractive = chat, extractive
 
     async def summarise(
@@ -114,7 +115,7 @@ class LLMTextTasks:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A text to write. data: the user message; source: the texts in it."""
+    """A text to write. data: the user message. source: the texts in it."""
 
     prompt: str
     data: str
@@ -139,8 +140,8 @@ def _usage(asked: Sequence[Completion]) -> Usage:
 
 
 def text_problem(text: str, source: str, finish_reason: str | None, language: str | None = None) -> str | None:
-    """Returns why a model's text must not be stored; None if it may be. source: the texts that it was made from.
-    language: the requested one, if it differs from the source's. Pure."""
+    """Returns why a model's text must not be stored; None if it may be stored. source: the texts that it was made from.
+    language: the requested language, if it differs from that of the source. Pure."""
     if finish_reason == CUT_OFF:
         return "cut off at the token limit"
     if any(marker in text and marker not in source for marker in _MARKERS):
@@ -161,7 +162,8 @@ def _is_invented(text: str, source: str, numbers_only: bool) -> bool:
 
 
 def term_weights(text: str) -> dict[str, int]:
-    """Returns the terms that show a text's subject, with weights; names and numbers of two digits count most."""
+    """Returns the terms that show the subject of a text, with weights; names, and numbers with two or more digits,
+    count most."""
     named = _NAME.findall(text)
     if len(named) > len(_WORD.findall(text)) / 4:  # as in German, where every noun has a capital
         named = []
@@ -171,16 +173,16 @@ def term_weights(text: str) -> dict[str, int]:
 
 
 def repeated_share(text: str) -> float:
-    """Returns the share (0..1) of the text's sequences of _SEQUENCE words that repeat an earlier one."""
+    """Returns the share, 0 to 1, of the text's sequences of _SEQUENCE words that repeat an earlier sequence."""
     words = _WORD.findall(text.lower())
     sequences = [tuple(words[at : at + _SEQUENCE]) for at in range(len(words) - _SEQUENCE + 1)]
     return 1 - len(set(sequences)) / len(sequences) if sequences else 0.0
 
 
 def parse_topics(text: str) -> dict[str, int]:
-    """Reads {topic: mentions} from a model's text: a JSON object or list (also in a code fence), else lines.
+    """Returns {topic: mentions} from a model's text: a JSON object or list, also in a code fence, or else lines.
 
-    Small models often miss the format; a topic without a number counts once.
+    Small models often do not follow the format. A topic without a number counts once.
     """
     found = _JSON.search(text)
     try:
@@ -212,6 +214,6 @@ def _line(line: str) -> tuple[str, object]:
 
 
 def _mentions(count: object) -> int:
-    """Returns the number of mentions, which may be in a string; at least 1, even without a number."""
+    """Returns the number of mentions, which may be part of a string; at least 1, even if there is no number."""
     found = re.match(r"\d{1,9}", str(count).strip())
     return max(1, int(found.group())) if found else 1

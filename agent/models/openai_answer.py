@@ -1,4 +1,5 @@
-"""Collects an answer of the OpenAI API from its chunks or the whole reply, and returns it in pieces and as a whole."""
+"""Collects an answer of the OpenAI API from its chunks or from a complete reply, and returns it in pieces and
+completely."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,9 +12,9 @@ from turnlog.events.texts import storable
 
 @dataclass
 class Answer:
-    """The received parts of one answer. thought: number of characters of reasoning, which is not kept.
+    """The parts of one answer received so far. thought: number of characters of reasoning, which is not kept.
 
-    keeps_refusals: the words with which a model refuses are text, too.
+    keeps_refusals: treat the words with which a model refuses as text.
     """
 
     started: float
@@ -36,7 +37,7 @@ class Answer:
         self.__dict__.update(Answer(self.started, self.keeps_refusals).__dict__)
 
     def take(self, chunk: Any) -> Delta:
-        """Adds a chunk and returns its pieces. Of several choices only the first is read."""
+        """Adds a chunk; returns its pieces. If there are several choices, only the first is used."""
         self._take_frame(chunk)
         choice = next((choice for choice in chunk.choices if not choice.index), None)
         if choice is None:
@@ -45,7 +46,7 @@ class Answer:
         calls = tuple(self._take_call(piece) for piece in choice.delta.tool_calls or ())
         text = self._text(choice.delta)
         self.text.append(text)
-        # DeepSeek, llama.cpp and older vLLM name the field so; newer vLLM and OpenRouter call it `reasoning`.
+        # DeepSeek, llama.cpp and older vLLM use the first name; newer vLLM and OpenRouter use `reasoning`.
         thought = getattr(choice.delta, "reasoning_content", None) or getattr(choice.delta, "reasoning", None)
         self.thought += len(str(thought or ""))
         return Delta(text=text, calls=calls)
@@ -69,7 +70,7 @@ class Answer:
             self.tokens_in, self.tokens_out = reply.usage.prompt_tokens, reply.usage.completion_tokens
 
     def _take_call(self, piece: Any) -> CallPiece:
-        # Some servers omit the index and send each call whole.
+        # Some servers omit the index and send each call in one piece.
         index = piece.index if piece.index is not None else len(self.calls)
         is_first = index not in self.calls
         call = self.calls.setdefault(index, {"id": piece.id or f"call_{index}", "name": "", "arguments": ""})
@@ -83,7 +84,7 @@ class Answer:
         )
 
     def whole_text(self) -> str:
-        """Returns the text; an emoji that a server split between two chunks is joined."""
+        """Returns the text; the halves of an emoji that a server split between two chunks are joined."""
         return str(storable("".join(self.text)))
 
     def tool_calls(self) -> tuple[ToolCall, ...]:

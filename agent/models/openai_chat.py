@@ -36,13 +36,13 @@ from turnlog.agent.models.protocol import (
 from turnlog.agent.models.repetition import Repetition
 from turnlog.agent.models.structured import accepted_form, with_format
 
-# Many models write at most this many tokens, and some servers refuse a higher limit instead of lowering it.
+# Many models write at most this number of tokens, and some servers refuse a higher limit instead of lowering it.
 _COMMON_BOUND = 4_096
 _BOUND_REFUSED = re.compile(r"max_(completion_|output_|new_)?tokens|maximum context|context length", re.IGNORECASE)
 # For servers that ignore the limit: tokens have fewer characters on average.
 _CHARS_PER_TOKEN = 16
 
-# These count reasoning as output, and refuse the older field name and any temperature.
+# These models count reasoning as output, and refuse the older field name and any temperature.
 _COMPLETION_TOKENS = ("o1", "o3", "o4", "gpt-5")
 
 
@@ -51,16 +51,16 @@ def _now() -> float:
 
 
 class OpenAIChat:
-    """A ChatModel. count_tokens is used only where a server sends no usage. Close with `close`.
+    """A ChatModel. count_tokens: used only if a server sends no usage. Close it with `close`.
 
-    resilient: its timeout holds for the first token, all tries together, and between any two tokens of a stream, and
-    for the whole of `complete`. Reasoning is made of tokens, too. answer_timeout_s: for a whole stream. Calls are
-    retried only before the first token.
+    resilient: its timeout applies to the first token (all attempts together), to the time between two tokens of a
+    stream, and to a complete call of `complete`. Tokens of reasoning count too. answer_timeout_s: limit of a complete
+    stream. Calls are retried only before the first token.
 
-    window: of the model in tokens, 0 infers it from the name; an answer without a bound of its own may have the share
-    of it that the context leaves. An answer that repeats itself is ended with the finish reason REPETITION, one that
-    does not end at its bound with CUT_OFF. lane: of the server; background: what this client asks for waits there for
-    answers. prices: the bundled ones by default.
+    window: the model's window in tokens; 0 infers it from the name. An answer whose request has no limit may take the
+    part of the window that the context reserves for it. An answer that repeats itself is ended with the finish reason
+    REPETITION, an answer that exceeds its limit with CUT_OFF. lane: the lane of the server. background: calls of this
+    client wait there for answers. prices: the bundled ones by default.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class OpenAIChat:
         self._answer_timeout_s = answer_timeout_s
         self.model, self.provider = model, urlsplit(base_url).hostname or "openai"
         self._window, self._lane, self._background = window, lane, background
-        self._bounds_refused: dict[str, int] = {}  # by model: how many of _bounds_of
+        self._bounds_refused: dict[str, int] = {}  # model → number of limits that the server has refused
         self._client = new_client(base_url, api_key, timeout_s)
         self._resilient = resilient or ResilientClient(base_url, secret=api_key, timeout_s=timeout_s)
         self._count = count_tokens
@@ -94,7 +94,7 @@ class OpenAIChat:
 
     @property
     def json_form(self) -> str:
-        """Returns the richest of structured.FORMS that the server has not refused for this model."""
+        """Returns the first of structured.FORMS that the server has not refused for this model."""
         return accepted_form(self._resilient.url, self.model)
 
     async def close(self) -> None:
@@ -116,7 +116,8 @@ class OpenAIChat:
         answer = Answer(time.perf_counter())
         within_s = min((at - _now() for at in (request.ends_at, request.text_by) if at is not None), default=math.inf)
         if self._background and self._lane is not None:
-            # As a stream, because llama.cpp notices at once when its client leaves; it would finish a whole answer.
+            # Requested as a stream, because llama.cpp notices at once when the client of a stream leaves; otherwise it
+            # would finish the answer.
             ends_at = _now() + (self._resilient.timeout_s if within_s == math.inf else within_s)
             async with aclosing(self._pieces(request, answer, ends_at)) as pieces:
                 async for _ in pieces:
@@ -163,10 +164,11 @@ class OpenAIChat:
     async def _pieces(
         self, request: ChatRequest, answer: Answer, ends_at: float, text_by: float = math.inf
     ) -> AsyncGenerator[Delta, None]:
-        """Yields the pieces of a stream and adds them to the answer. Raises ModelError; retries before the first only.
+        """Yields the pieces of a stream and adds them to the answer; retries only before the first piece. Raises
+        ModelError.
 
-        ends_at, text_by: as of a ChatRequest. Pieces of reasoning are not yielded, but count for the length of the
-        answer, and a server that sends them is not silent.
+        ends_at, text_by: as in a ChatRequest. Pieces of reasoning are not yielded, but they count for the length of the
+        answer, and a server that sends them does not count as silent.
         """
         repetition = Repetition()
         room = _CHARS_PER_TOKEN * (request.max_tokens or self._reserve(request.model or self.model))
@@ -183,7 +185,7 @@ class OpenAIChat:
                 if repetition.add(piece) or room < answer.thought:
                     answer.end_early(REPETITION if room >= answer.thought else CUT_OFF)
                     break
-                if _now() >= ends_at:  # a timeout alone is not noticed while chunks wait to be read
+                if _now() >= ends_at:  # a timeout alone does not fire while chunks are ready
                     raise TimeoutError
                 has_text = has_text or bool(delta.text.strip())
                 if not has_text and _now() >= text_by:
@@ -205,14 +207,14 @@ class OpenAIChat:
                 raise self._resilient.settle(error, request.asker, limit_s) from None
             raise ModelTimedOut(f"The answer of {self._resilient.url} was not finished in time.") from None
         finally:
-            if not settled:  # the caller stopped reading, or the answer is too long: the server works
+            if not settled:  # the caller stopped reading, or the answer is too long; the server works
                 self._resilient.breaker.released()
             with suppress(Exception):
                 await chunks.close()
 
     async def _first_token(self, request: ChatRequest, answer: Answer) -> tuple[Chunks, Delta]:
-        """Returns the open stream and its first piece of the answer or of reasoning; chunks that only name the role do
-        not count."""
+        """Returns the open stream and its first piece of the answer or of reasoning; chunks that only name the role are
+        skipped."""
         answer.forget()
         chunks = await self._create(request, stream=True)
         try:
@@ -254,8 +256,8 @@ class OpenAIChat:
         return output_reserve(self._window or window_for(model))
 
     async def _bounded(self, options: dict[str, Any], request: ChatRequest) -> Any:
-        """Returns the reply within the request's token limit or the default one, which is lowered if the server refuses
-        it."""
+        """Returns the reply, with the token limit of the request or else a default one, which is lowered if the server
+        refuses it."""
         model = options["model"]
         name = "max_completion_tokens" if model.startswith(_COMPLETION_TOKENS) else "max_tokens"
         if request.max_tokens is not None:
@@ -275,8 +277,8 @@ class OpenAIChat:
 
     async def _formatted(self, options: dict[str, Any], request: ChatRequest) -> Any:
         async def create(more: dict[str, Any]) -> Any:
-            # Uses `post`, which the client documents for endpoints without a method: its own method walks through the
-            # types of every message, which takes nine tenths of a call with 200 messages and checks nothing.
+            # Uses `post`, which the client documents for endpoints without a method. The client's own method inspects
+            # the types of every message, which takes nine tenths of a call with 200 messages and checks nothing.
             sent, stream = {**options, **more}, bool(options.get("stream"))
             return await self._client.post(
                 "/chat/completions", body=sent, cast_to=ChatCompletion, stream=stream, stream_cls=Chunks

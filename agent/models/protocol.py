@@ -1,4 +1,4 @@
-"""The interfaces of models: values and Protocols; the other modules here implement them."""
+"""Defines the interfaces of models, as values and Protocols; the other modules here implement them."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,7 +30,7 @@ class Usage:
     latency_ms: float = 0.0
 
     def metered(self, purpose: Purpose, agent: str | None = None) -> UsageMetered:
-        """Returns the same as the data of its event."""
+        """Returns the usage as the data of its event."""
         return UsageMetered(
             purpose=purpose,
             agent=agent,
@@ -45,7 +45,7 @@ class Usage:
         )
 
     def plus(self, more: "Usage") -> "Usage":
-        """Returns the sum of both usages; `more` must be of the same model."""
+        """Returns the sum of both usages; `more` must be usage of the same model."""
         return replace(
             self,
             calls=self.calls + more.calls,
@@ -75,17 +75,15 @@ def failed_usage(model: Named, purpose: Purpose, agent: str | None, error: Turnl
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """messages and tools in the OpenAI wire format. model: overrides the client's own.
+    """A request to a chat model. messages, tools: in the OpenAI wire format. model: overrides the model of the client.
 
-    restart: a stream that breaks after its first token may be started over once; the caller then gets a
-    Delta with `restarted` and must drop the text it has. Without it, and after that, a broken stream ends with the
-    text that came, its finish_reason BROKE_OFF or TIME_UP.
-    ends_at: when the answer has to end, by the clock of the event loop; None is the client's own limit.
-    text_by: when the first of its text must have come, by the same clock; None is the client's own limit of silence.
-    asker: who the call is for. Failures of one asker alone do not close the server to others.
-    options: further fields of the OpenAI wire format.
-    json_model: the answer has to be a JSON object of this model. A server that knows no such formats may answer
-    otherwise.
+    restart: a stream that breaks after its first token may be restarted once; the caller then gets a Delta with
+    `restarted` and must drop the text so far. Otherwise a broken stream ends with the text received, with the
+    finish_reason BROKE_OFF or TIME_UP. ends_at: the time by which the answer must end, by the clock of the event loop;
+    None means the client's own limit. text_by: the time by which the first text must arrive, by the same clock; None
+    means the client's own limit. asker: who the call is for; failures of one asker alone do not block the server for
+    others. options: further fields of the OpenAI wire format. json_model: the answer must be a JSON object of this
+    model; a server without structured output may answer in another form.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -115,10 +113,10 @@ ENDED_HERE = TIME_UP, BROKE_OFF, REPETITION, CANCELLED = "timeout", "broken", "r
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A whole answer. tool_calls is not empty when the model wants tools run before it goes on.
+    """A complete answer. tool_calls: the tools that the model wants to run before it continues.
 
-    finish_reason: as the server said; CUT_OFF at the bound of the answer, REPETITION where it repeated itself.
-    suggestions: what the person may ask next, of an agent's answer.
+    finish_reason: the server's reason, CUT_OFF at the token limit, or a reason of ENDED_HERE. suggestions: next
+    questions for the person, if an agent answered.
     """
 
     text: str
@@ -139,7 +137,7 @@ class Completion:
         return self.finish_reason in ENDED_HERE
 
     def metered(self, agent: str) -> UsageMetered:
-        """Returns the answer's usage; its error is the finish reason where the answer ended early."""
+        """Returns the usage of the answer; if the answer ended early, its error is the finish reason."""
         usage = self.usage.metered("answer", agent)
         return usage.model_copy(update={"error": self.finish_reason}) if self.ended_early else usage
 
@@ -168,8 +166,8 @@ class CallPiece:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """One step of a stream: a text piece, pieces of tool calls, or the end (`final`, always the last one, with
-    assembled tool calls)."""
+    """One step of a stream: a piece of text, pieces of tool calls, or the end. final: the complete answer, in the last
+    step only."""
 
     text: str = ""
     calls: tuple[CallPiece, ...] = ()
@@ -178,7 +176,7 @@ class Delta:
 
 
 class ChatModel(Protocol):
-    """Raises ModelUnavailable, ModelTimedOut or ModelRefused (errors.py)."""
+    """A chat model. Its methods raise ModelUnavailable, ModelTimedOut or ModelRefused (errors.py)."""
 
     @property
     def model(self) -> str: ...
@@ -192,12 +190,13 @@ class ChatModel(Protocol):
 
 
 class Embedder(Protocol):
-    """Texts to unit vectors. `model` is part of the cache key: the same model and passage give the same vector.
+    """Converts texts to unit vectors. `model` is part of the cache key: the same model and passage must lead to the
+    same vector.
 
-    dimensions is 0 until a remote model has answered once. embed_passages gives float32 (len(texts), dimensions),
-    embed_query float32 (dimensions,). embed_documents: texts of a client, read whole, where embed_passages may read the
-    beginning of each; raises TextTooLong. meter is called once with the call's usage. asker: as of a
-    ChatRequest. Raises as ChatModel does.
+    dimensions is 0 until a remote model has answered once. embed_passages returns float32 (len(texts), dimensions),
+    embed_query float32 (dimensions,). embed_documents reads the complete texts of a client, whereas embed_passages may
+    read only the beginning of each; it raises TextTooLong. meter: called once with the usage of the call. asker: as in
+    a ChatRequest. Raises the errors of ChatModel.
     """
 
     @property
@@ -218,8 +217,8 @@ class Embedder(Protocol):
     async def embed_query(self, text: str, asker: str | None = None) -> Vectors: ...
 
     async def ready(self) -> None:
-        """Finds out which model makes the vectors if that is not known yet; raises nothing. Who compares `model`
-        with stored vectors calls it first."""
+        """Determines which model makes the vectors if that is not known yet; raises no errors. Call it before comparing
+        `model` with stored vectors."""
         ...
 
     async def close(self) -> None: ...
@@ -227,9 +226,9 @@ class Embedder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A text made by TextTasks, with what an event's `derivation` needs.
+    """A text made by TextTasks, with the values that the `derivation` of an event needs.
 
-    extracted: the text is an offline extract because the model's own was refused; usage is the model's.
+    extracted: the text is an offline extract because the model's text was refused; usage is that of the model.
     """
 
     text: str
@@ -248,9 +247,9 @@ class Topics:
 
 
 class TextTasks(Protocol):
-    """The text work of the reactors. messages: one string a turn, `speaker: text`, in order.
+    """Makes the texts of the reactors. messages: one string per turn, `speaker: text`, in order.
 
-    language: the name of the language to write in ("English", "Chinese"); None: that of the conversation.
+    language: the name of the language to write in ("English", "Chinese"); None means that of the conversation.
     """
 
     async def summarise(

@@ -1,5 +1,5 @@
-"""Caches the vectors of recent questions, because recall of turns and of memories need the same one and people repeat
-questions."""
+"""Caches the vectors of recent questions, because the recall of turns and that of memories need the same vector, and
+people repeat questions."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,11 +11,11 @@ from turnlog.agent import metrics
 from turnlog.agent.models.protocol import Vectors
 from turnlog.events.personal_data_caches import holds_words
 
-KEPT = 512  # of 384 dimensions: under 1 MB
+KEPT = 512  # under 1 MB at 384 dimensions
 
 
 class QueryVectors:
-    """The vectors of one embedder, by text. Vectors are shared by all callers and read-only."""
+    """The vectors of one embedder by text. All callers share the vectors, which are read-only."""
 
     def __init__(self) -> None:
         self._kept: LRUCache[str, Vectors] = LRUCache(KEPT)
@@ -26,7 +26,8 @@ class QueryVectors:
         self._kept.clear()
 
     async def of(self, text: str, embed: Callable[[], Awaitable[Vectors]]) -> Vectors:
-        """Returns the vector (dimensions,) of the text; calls `embed` if it is not cached, once for calls at once."""
+        """Returns the vector (dimensions,) of the text; calls `embed` if it is not cached, only once for concurrent
+        calls."""
         async with self._asking.setdefault(text, asyncio.Lock()):
             vector = self._kept.get(text)
             metrics.cache_read("queries", int(vector is not None), int(vector is None))

@@ -1,8 +1,9 @@
-"""Notices that a streamed text repeats itself: small models say one sentence again until their window is full."""
+"""Detects that a streamed text repeats itself, because small models may repeat a sentence until their window is
+full."""
 
 LEAST_TIMES = 5
 LEAST_BYTES = 1_200
-# Short pieces, such as dashes or zeros in a table, are repeated on purpose more often than sentences.
+# Short pieces, such as dashes or zeros in a table, are more often repeated on purpose than sentences.
 SHORT_PERIOD, LEAST_BYTES_OF_SHORT = 12, 4_000
 LONGEST_PERIOD = 1_200
 _KEPT = LEAST_TIMES * LONGEST_PERIOD
@@ -31,11 +32,11 @@ class Repetition:
 
 
 def ends_in_repetition(text: bytes) -> bool:
-    """Returns whether the text ends with the same piece, letter by letter, LEAST_TIMES or more in a row.
+    """Returns whether the text ends with exactly the same piece LEAST_TIMES or more in a row.
 
-    The piece is at most LONGEST_PERIOD bytes, all of it together at least LEAST_BYTES: a refrain, equal rows of a table
-    or equal objects of a JSON list are shorter, and lists that count or rows with other values are not equal. Bytes of
-    UTF-8, because a Chinese character says about as much as three Latin letters. Pure.
+    The piece has at most LONGEST_PERIOD bytes, and all repetitions together at least LEAST_BYTES. A refrain, equal rows
+    of a table or equal objects of a JSON list are shorter, and numbered lists or rows with different values are not
+    equal. Bytes of UTF-8 are counted, because a Chinese character says about as much as three Latin letters. Pure.
     """
     probe = text[-_PROBE:]
     last = len(text) - len(probe)

@@ -1,4 +1,4 @@
-"""Reranking by a server with POST {base}/rerank, as llama.cpp, vLLM and Jina have it (Cohere's form).
+"""Reranks by a server with POST {base}/rerank in Cohere's form, which llama.cpp, vLLM and Jina offer.
 
 {model, query, documents, top_n} → {"results": [{"index", "relevance_score"}]}, in any order. TEI's own /rerank takes
 `texts` and returns a list; it is not supported.
@@ -28,9 +28,10 @@ class _Reply(BaseModel):
 
 
 class Reranker:
-    """Asks once and waits `timeout_s` at most: somebody waits for the search, which has an order without it.
+    """Asks a server once and waits at most `timeout_s`, because somebody waits for the search, which has an order
+    without reranking.
 
-    candidates: how many of the best turns a search gives it.
+    candidates: the number of best turns that a search passes to it.
     """
 
     def __init__(
@@ -45,8 +46,8 @@ class Reranker:
         await self._client.close()
 
     async def scores(self, query: str, documents: Sequence[str], asker: str | None = None) -> list[float]:
-        """Returns one score for each document, in their order; higher is more relevant, the scale is the model's.
-        Raises ModelError."""
+        """Returns one score for each document, in their order. Higher means more relevant; the scale depends on the
+        model. Raises ModelError."""
         cut = [document[:MAX_CHARS].encode("utf-8", "replace").decode() or " " for document in documents]
         return await self._resilient.call(lambda: self._scores(query.encode("utf-8", "replace").decode(), cut), asker)
 

@@ -1,4 +1,5 @@
-"""The reactors' hourly spending limit, in Postgres, so that it holds across restarts and workers."""
+"""Applies the hourly spending limit of the reactors, stored in Postgres so that it applies across restarts and
+workers."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ WINDOW = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class SpendingLimit:
-    """Limits for a sliding hour. Zero calls or zero tokens allow only one call in an otherwise idle window."""
+    """The limits for a sliding hour. Zero calls or zero tokens still allow one call in an otherwise idle window."""
 
     calls_per_hour: int
     tokens_per_hour: int
@@ -28,11 +29,11 @@ class Spent(NamedTuple):
 
 
 def allowed_at(limit: SpendingLimit, spent: Iterable[Spent], now: datetime, estimate: int) -> datetime:
-    """Returns the earliest time, `now` or later, at which a call of about `estimate` tokens may start if nothing else
-    is spent.
+    """Returns the earliest time, `now` or later, at which a call of about `estimate` tokens may start if no other call
+    is made.
 
-    spent: oldest first. Work larger than an hour's budget is allowed when the window is empty; it would never fit
-    otherwise.
+    spent: oldest first. Work that is larger than an hour's budget is allowed if the window is empty, because otherwise
+    it would never fit.
     """
     left = [one for one in spent if one.at > now - WINDOW]
     at = now
@@ -50,13 +51,14 @@ MAX_WAIT_S = 600.0
 
 
 class Ledger:
-    """Holds one reactor to its limit: `admit` before each model call, `book` after it. limit None: unlimited."""
+    """Applies the limit to one reactor: call `admit` before each model call and `book` after it. limit: None means
+    unlimited."""
 
     def __init__(self, reactor: str, limit: SpendingLimit | None) -> None:
         self._reactor, self._limit = reactor, limit
 
     async def admit(self, conn: Connection, estimate: int) -> None:
-        """Raises RetryLater until a call of about `estimate` tokens fits into the sliding hour."""
+        """Raises RetryLater if a call of about `estimate` tokens does not fit into the sliding hour."""
         if self._limit is None:
             return
         now = datetime.now(UTC)

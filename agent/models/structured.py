@@ -1,7 +1,7 @@
-"""Structured output: chooses the richest `response_format` for JSON that the server accepts.
+"""Chooses the strictest `response_format` for JSON that the server accepts.
 
-llama.cpp, vLLM, Ollama and OpenAI take a JSON schema and then generate nothing else; older servers take only
-`json_object`, or refuse the field. The prompt describes the format as well, so that it also works without the field.
+llama.cpp, vLLM, Ollama and OpenAI accept a JSON schema and then generate nothing else; older servers accept only
+`json_object`, or refuse the field. The prompt describes the format too, so that it works without the field.
 """
 
 import logging
@@ -20,15 +20,15 @@ _first: dict[tuple[str, str], int] = {}  # (server, model): index of the first a
 
 
 class _WithoutBounds(GenerateJsonSchema):
-    """llama.cpp makes a repetition of each string bound and refuses grammars with many; answers are validated anyway
-    (github.com/ggml-org/llama.cpp/issues/25746)."""
+    """Makes JSON schemas without length limits of strings. llama.cpp turns each limit into a repetition and refuses
+    grammars with many (github.com/ggml-org/llama.cpp/issues/25746); answers are validated anyway."""
 
     def str_schema(self, schema: core_schema.StringSchema) -> JsonSchemaValue:
         return {"type": "string"}
 
 
 def accepted_form(server: str, model: str) -> str:
-    """Returns the first form that a call with a JSON model tries."""
+    """Returns the form that a call with a JSON model tries first."""
     return FORMS[_first.get((server, model), 0)]
 
 
@@ -37,8 +37,8 @@ async def with_format(
 ) -> T:
     """Calls `create` with the options that request `wanted`, and again in a simpler form if that is refused (400, 422).
 
-    A form is remembered as refused in this process once a simpler one was accepted: then it was not the request's
-    other parts. Raises what `create` raises for the simplest form.
+    A form counts as refused in this process once a simpler form was accepted, because then the other parts of the
+    request were not the reason. Raises the errors of `create` for the simplest form.
     """
     start = _first.get((server, model), 0)
     for place in range(start, len(FORMS) - 1):

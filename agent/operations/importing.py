@@ -235,8 +235,7 @@ async def import_conversations(
 
 
 async def _append_all(runtime: Runtime, prepared: PreparedImport, appended: OnProgress) -> set[str]:
-    """Appends all batches; returns the threads of the file, including known ones, so that an interrupted import is
-    completed.
+    """Appends all batches; returns the threads of the file, including known ones, to complete an interrupted import.
 
     The file is read in a separate thread, so that a server is not blocked."""
     report, request = prepared.report, prepared.request

@@ -111,8 +111,7 @@ class _ModelEntity(BaseModel):
 
 
 class _Answer(BaseModel):
-    """The format to request; the items of an answer are validated one by one, so that an invalid item does not affect
-    the others."""
+    """The format to request; an answer's items are validated one by one, so that a bad one costs only itself."""
 
     memories: list[_ModelMemory]
     entities: list[_ModelEntity]
