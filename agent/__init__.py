@@ -1,1 +1,1 @@
-"""Uses the read models: contexts, recall, memory, sessions, privacy, importers, and the use cases."""
+"""Implements the use cases over the read models: contexts, recall, memory, sessions, privacy, imports and more."""

@@ -1,4 +1,4 @@
-"""Writes numbers of things in messages for people."""
+"""Writes numbers with their nouns, for messages to people."""
 
 
 def counted(count: int, one: str, many: str | None = None) -> str:

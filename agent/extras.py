@@ -1,4 +1,4 @@
-"""Libraries that `pip install turnlog` leaves out, because they are large and few need them."""
+"""Loads libraries that `pip install turnlog` does not install, because they are large and few users need them."""
 
 import importlib
 from types import ModuleType

@@ -1,8 +1,8 @@
 """Declares every Prometheus metric of turnlog, in the process's registry of prometheus_client.
 
-No label names a thread, a user or a tenant, nor anything else that a client or a model may choose: their number is
-unbounded. An embedding application that serves its own /metrics serves these too; `served` is for a process that has
-no server. docs/operation.md lists them; a test compares.
+No label names a thread, a user, a tenant or anything else that a client or a model may choose, because their number is
+unbounded. An application that embeds turnlog and serves its own /metrics serves these metrics too; `served` is for a
+process without a server. docs/operation.md lists the metrics; a test compares.
 """
 
 import contextlib
@@ -119,12 +119,12 @@ class HasState(Protocol):
 
 
 _breakers: dict[str, WeakSet[HasState]] = {}
-_agents = {ANSWERING}  # agents with a label of their own; tenants' agents and OpenAI's API share OTHER
+_agents = {ANSWERING}  # agents with a separate label; tenants' agents and OpenAI's API share OTHER
 _reads: dict[str, Tally[bool]] = {name: Tally() for name in get_args(Cache)}
 
 
 def name_agents(agents: Iterable[str]) -> None:
-    """Gives agents defined in files, which are few, a label of their own; tenants' agents get none."""
+    """Gives each agent that is defined in a file a separate label, because these are few; tenants' agents share one."""
     for agent in agents:
         _agents.add(agent)
         for status in ("success", "error"):
@@ -134,7 +134,7 @@ def name_agents(agents: Iterable[str]) -> None:
 
 
 def _zero() -> None:
-    """Creates series with known labels at the start, because otherwise rate() cannot see the first increase."""
+    """Creates the series with known labels at start, because otherwise rate() cannot see the first increase."""
     name_agents((ANSWERING, OTHER))
     for name in get_args(LimitName):
         REFUSALS.labels(name)
@@ -153,10 +153,10 @@ def _always(_: BaseException) -> bool:
 
 @contextlib.contextmanager
 def answering(agent: str, is_final: Callable[[BaseException], bool] = _always) -> Iterator[Callable[[str], None]]:
-    """Counts and times one try of an answer. The answer counts once, with its last try, for the agent that made it,
-    which the block may change.
+    """Counts and times one attempt at an answer. The answer counts once, with its last attempt, for the agent that made
+    it, which the block may change.
 
-    is_final: whether an error ends the answer, so that no other try follows.
+    is_final: returns whether an error ends the answer, so that no other attempt follows.
     """
 
     def answered_by(other: str) -> None:
@@ -195,7 +195,7 @@ def _code(error: BaseException) -> str:
 
 
 def completed(model: str, seconds: float, tokens_in: int, tokens_out: int) -> None:
-    """Counts a completion. model: as configured or asked for by the caller's settings, of which there are few."""
+    """Counts a completion. model: a configured model, or another label of which there are few."""
     LLM_LATENCY.labels(model).observe(seconds)
     TOKENS_PROMPT.observe(tokens_in)
     TOKENS_COMPLETION.observe(tokens_out)
@@ -216,7 +216,7 @@ def memories_retrieved(kinds: list[str]) -> None:
 
 
 def watch(service: str, breaker: HasState) -> None:
-    """Shows the worst state of the service's breakers in the gauge."""
+    """Makes the gauge show the worst state of the service's breakers."""
     if service not in _breakers:
         watched = _breakers[service] = WeakSet()
         BREAKER_STATE.labels(service).set_function(
@@ -302,7 +302,7 @@ def cache_read(cache: Cache, hits: int, misses: int = 0) -> None:
 
 
 def session_read(level: str, seconds: float) -> None:
-    """Counts a session's read; passed to Sessions as on_read."""
+    """Counts the read of a session; passed to Sessions as on_read."""
     READ_SECONDS.labels(level).observe(seconds)
     cached = level in ("ram", "kv")
     cache_read("sessions", cached, not cached)
@@ -320,7 +320,7 @@ class MetricsPortTaken(TurnlogError):
 
 @contextlib.contextmanager
 def served(port: int | None) -> Iterator[None]:
-    """Serves the process's metrics at http://…:port/metrics while the block runs; port None: does not serve them.
+    """Serves the process's metrics at http://…:port/metrics while the block runs. port: None does not serve them.
 
     Raises MetricsPortTaken.
     """

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 logger = logging.getLogger("turnlog.files")
-# Search by others stays: Postgres and nats-server run as another user when root starts them.
+# Others keep the right to search the folder, because Postgres and nats-server run as another user if root starts them.
 OTHERS = 0o066
 
 
 def private_folder(path: Path) -> Path:
-    """Creates the folder, or removes other users' access to an existing one. Returns it. Raises OSError."""
+    """Creates the folder, or removes other users' access to an existing folder; returns its path. Raises OSError."""
     if not path.is_dir():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir(mode=0o700, exist_ok=True)
@@ -36,7 +36,8 @@ def _close(folder: Path, mode: int) -> None:
 
 
 def open_private(path: Path, flags: int) -> int:
-    """Opens a file as os.open does; it belongs to the folder's owner, and only they may read it. Raises OSError."""
+    """Opens a file like os.open; the file belongs to the owner of its folder, and only the owner may read it. Raises
+    OSError."""
     file = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if os.fstat(file).st_mode & 0o077:
@@ -49,8 +50,8 @@ def open_private(path: Path, flags: int) -> int:
 
 
 def close_files(folder: Path) -> None:
-    """Removes other users' access to the folder's own files, such as logs of an earlier version. A warning names
-    a file that this user cannot change."""
+    """Removes other users' access to the files in a folder, such as logs of an earlier version. A warning names each
+    file that this user cannot change."""
     for file in folder.iterdir() if folder.is_dir() else ():
         mode = file.lstat().st_mode
         if stat.S_ISREG(mode) and mode & 0o077:
@@ -63,8 +64,8 @@ def close_files(folder: Path) -> None:
 
 
 def made_once(path: Path, make: Callable[[], str]) -> str:
-    """Returns the file's line; if there is no file it is made, and the first process that links it wins. Raises
-    OSError."""
+    """Returns the line in the file. If the file does not exist, it is created with the result of `make`; of several
+    processes, the first that links its file wins. Raises OSError."""
     if not path.exists():
         private_folder(path.parent)
         mine = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
@@ -88,7 +89,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Syncs the folder: a power failure must not lose the file's name while servers keep what depends on it."""
+    """Syncs the folder, because a power failure must not lose the file while servers keep data that depends on it."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)

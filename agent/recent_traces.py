@@ -1,7 +1,8 @@
-"""The latest traces of this process, for administrators: an agent's request, its model and tool calls, and
-its search for memories. Bounded, in memory alone; TURNLOG_TRACES_URL sends all spans to a collector.
+"""Keeps the latest traces of this process for administrators: an agent's request, its model and tool calls, and its
+search for memories. Their number is bounded, and they are only in memory; TURNLOG_TRACES_URL sends all spans to a
+collector.
 
-A span names the code of an error, never a text: that may hold what people said.
+A span contains the code of an error but never its text, which may contain words of people.
 """
 
 import contextlib
@@ -23,7 +24,7 @@ Tag = str | int | float
 
 @dataclass(slots=True)
 class TraceSpan:
-    """Times in ms, start_time since 1970. logs: (time, message)."""
+    """A part of a trace. Times are in ms, start_time since 1970. logs: pairs (time, message)."""
 
     span_id: str
     parent_id: str | None
@@ -37,7 +38,8 @@ class TraceSpan:
 
 @dataclass(slots=True)
 class Trace:
-    """The first span is that of the request; the others are parts of it, in the order of their beginning."""
+    """The spans of one request. The first span is that of the request; the others are parts of it, in the order in
+    which they began."""
 
     tenant: str
     trace_id: str
@@ -66,7 +68,7 @@ class Trace:
 
 
 _kept: deque[Trace] = deque(maxlen=KEPT)
-caches_words(_kept.clear)  # ids of conversations are chosen by people
+caches_words(_kept.clear)  # people choose the ids of conversations
 _current: ContextVar[Trace | None] = ContextVar("trace", default=None)
 
 
@@ -96,6 +98,6 @@ def traced(name: str, tags: Mapping[str, Tag]) -> Iterator[dict[str, Tag]]:
 
 
 def latest(tenant: str, limit: int, only_failed: bool = False) -> list[Trace]:
-    """Returns the traces, newest first."""
+    """Returns the traces of a tenant, newest first."""
     found = (one for one in reversed(_kept) if one.tenant == tenant and (one.failed or not only_failed))
     return [one for one, _ in zip(found, range(limit), strict=False)]

@@ -1,4 +1,4 @@
-"""The outcome of work that cannot be done now."""
+"""Defines the errors of work that cannot be done now."""
 
 import contextlib
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ class NotNow(TurnlogError):
 
 @contextlib.contextmanager
 def at_once() -> Iterator[None]:
-    """Raises NotNow in place of RetryLater, for a caller that waits and is not redelivered."""
+    """Raises NotNow instead of RetryLater while the block runs, for a caller whose work is not redelivered."""
     try:
         yield
     except RetryLater as later:

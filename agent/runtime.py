@@ -1,4 +1,4 @@
-"""The runtime of use cases and workers: log, pool, models, settings; composed in consumers/runtime.py."""
+"""Defines the runtime of use cases and workers: log, pool, models and settings. consumers/runtime.py composes it."""
 
 import asyncio
 import contextlib
@@ -42,7 +42,7 @@ class Pool(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TenantPool:
-    """Lends connections that see one tenant's rows. roles: pool whose connections have the role of row-level
+    """Lends connections that see only one tenant's rows. roles: a pool whose connections have the role of row-level
     security."""
 
     roles: Pool
@@ -57,13 +57,14 @@ class TenantPool:
 
 @dataclass(slots=True)
 class Runtime:
-    """The resources of a use case or a worker. pool: for lookups.
+    """The resources of a use case or a worker. pool: connections for lookups.
 
     started: names of the servers that this process started. when_behind: starts projectors in this process before a
-    read waits for rows. api_url: where this process serves HTTP. roles: see TenantPool; open while `row_security` of
-    consumers/runtime.py is. admissions: connections of the throttle alone. name: of the process,
-    such as turnlog-up. heartbeats: of the loops that must not end. system: of a runtime of one tenant, the
-    runtime that it was made from. own_preferences: names of the application's own, each with "text" or "list".
+    read waits for rows. api_url: the URL at which this process serves HTTP. roles: see TenantPool; open while
+    `row_security` of consumers/runtime.py runs. admissions: connections for the throttle alone. name: the name of the
+    process, such as turnlog-up. heartbeats: those of the loops that must not end. system: for the runtime of one
+    tenant, the runtime that it was made from. own_preferences: returns the names of the application's own preferences,
+    each with "text" or "list".
     """
 
     settings: Settings
@@ -87,11 +88,11 @@ class Runtime:
     _closing: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
 
     def for_tenant(self, tenant: str) -> "Runtime":
-        """Returns this runtime with a pool that sees one tenant's rows (row-level security), for use cases of a
+        """Returns this runtime with a pool that sees only one tenant's rows (row-level security), for use cases of a
         request.
 
-        Models, caches and waiting are those of this runtime. Not for what changes rows or looks at several tenants:
-        erasing, dead letters, rebuilds, jobs, keys, doctor. Raises InvalidToken.
+        Models, caches and waiting are those of this runtime. It must not be used for work that changes rows or reads
+        several tenants: erasing, dead letters, rebuilds, jobs, keys, doctor. Raises InvalidToken.
         """
         check_tenant(tenant)
         assert self.roles is not None, "row_security is not open"
@@ -99,7 +100,7 @@ class Runtime:
 
     @property
     def models(self) -> "Models":
-        """Returns the models of the settings, created at first use; the composition root closes them."""
+        """Returns the models that the settings name, created at first use; the composition root closes them."""
         if self.system is not None:
             return self.system.models
         if self._models is None:
@@ -109,42 +110,44 @@ class Runtime:
         return self._models
 
     async def embedder(self) -> "Embedder":
-        """Returns the embedder of the models, once it is known which model makes the vectors."""
+        """Waits until it is known which model makes the vectors; returns the embedder."""
         await self.models.embedder.ready()
         return self.models.embedder
 
     async def vector_model(self) -> str:
-        """Returns the name that vectors are stored under. Loads no model where the settings say it."""
+        """Returns the model name under which vectors are stored. Loads no model if the settings tell the name."""
         return (await self.embedder()).model if self.settings.may_lack_embeddings else self.settings.vector_model
 
     def catching_up(self) -> bool:
-        """Returns whether projectors of this process have much to apply, so that background work leaves them the
+        """Returns whether projectors of this process have much to apply, so that background work should leave them the
         processor."""
         return any(runner.catching_up for runner in self.runners)
 
     async def give_way(self, stop: asyncio.Event, at_most_s: float = GIVE_WAY_S) -> None:
-        """Waits while projectors of this process catch up, until stop or at most `at_most_s`, so that no work
-        starves."""
+        """Waits while projectors of this process catch up, until `stop` is set, but at most `at_most_s`, so that no
+        work starves."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(at_most_s):
                 while self.catching_up() and not stop.is_set():
                     await asyncio.sleep(LOOK_AGAIN_S)
 
     def cached(self, make: Callable[["Runtime"], T]) -> T:
-        """Returns the result of `make` for this runtime, called once, such as a cache that several use cases share.
+        """Returns the result of `make` for this runtime, such as a cache that several use cases share; `make` is called
+        only once.
 
-        A tenant's runtime shares them: `make` gets the runtime that it was made from.
+        The runtime of a tenant shares these results with the runtime that it was made from, which is passed to `make`.
         """
         if make not in self._kept:
             self._kept[make] = make(self.system or self)
         return cast(T, self._kept[make])
 
     def on_close(self, close: Callable[[], Awaitable[None]]) -> None:
-        """Registers a function that the composition root calls at the end, to close a resource opened meanwhile."""
+        """Registers a function that the composition root calls at the end, to close a resource that was opened
+        meanwhile."""
         self._closing.append(close)
 
     async def close(self) -> None:
-        """Closes the models and all other resources opened meanwhile."""
+        """Closes the models and all other resources that were opened meanwhile."""
         for close in self._closing:
             await close()
         self._closing.clear()
@@ -163,10 +166,10 @@ class Runtime:
         timeout_s: float = PROJECTED_S,
         without: Sequence[str] = (),
     ) -> AsyncIterator[Connection]:
-        """Yields a connection when the named projections, or all, have applied the present log.
+        """Yields a connection once the named projections, or all, have applied the present log.
 
-        of: tenant and thread whose last event is enough. without, timeout_s: as wait_until_projected. Raises
-        NotProjectedInTime, LogUnavailable.
+        of: tenant and thread; only the last event of this thread must be applied. without, timeout_s: as in
+        wait_until_projected. Raises NotProjectedInTime, LogUnavailable.
         """
         if of is None:
             await self.wait_until_projected(timeout_s, names, without)
@@ -184,8 +187,8 @@ class Runtime:
     ) -> None:
         """Waits until the named projections, or all, have applied the present log. Raises NotProjectedInTime.
 
-        without: of these, those that are rebuilt for a newer version are not waited for. turns_of: a tenant whose turns
-        are enough; events after the last one, such as those of the embedder, are not waited for.
+        without: projections that are not waited for while they are rebuilt for a newer version. turns_of: a tenant;
+        only its turns must be applied, not later events such as those of the embedder.
         """
         if not names:
             from turnlog.projectors.models.registry import BY_NAME  # a tenth of a second for all read models
@@ -203,7 +206,7 @@ class Runtime:
     ) -> int:
         """Waits until the named projections have applied the thread's last event.
 
-        without: as wait_until_projected. Returns the event's sequence, 0 for a thread without events.
+        without: as in wait_until_projected. Returns the sequence of the event; 0 for a thread without events.
 
         Raises NotProjectedInTime, LogUnavailable.
         """
@@ -216,8 +219,8 @@ class Runtime:
     async def _applied(
         self, names: Sequence[str], heads: Mapping[int, int], timeout_s: float, without: Sequence[str]
     ) -> None:
-        """Waits until the projections have applied the heads. Connections that a restart of Postgres ended fail until
-        the pool has checked the others."""
+        """Waits until the projections have applied the heads. After a restart of Postgres, connections fail until the
+        pool has checked them."""
         if self.system is not None:
             return await self.system._applied(names, heads, timeout_s, without)
         doubted_at = time.monotonic() + 2 * TRUSTED_S
@@ -248,7 +251,7 @@ async def finished_through(runtime: Runtime, reactor: str) -> int:
 
 
 async def reactor_consumer(runtime: Runtime, reactor: str) -> ConsumerInfo | None:
-    """Returns NATS's state of a reactor's durable; None if there is no durable. Raises LogUnavailable."""
+    """Returns the state of a reactor's durable consumer in NATS; None if there is none. Raises LogUnavailable."""
     with nats_errors(f"cannot ask NATS where {reactor} is"):
         try:
             info: ConsumerInfo = await runtime.log.nc.jetstream().consumer_info(STREAM, reactor)

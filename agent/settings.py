@@ -1,4 +1,4 @@
-"""Every setting, read from the environment (and `.env`) once, at the composition root.
+"""Defines every setting. The composition root reads them once, from the environment and `.env`.
 
 docs/configuration.md lists the same names and defaults; a test compares them.
 """
@@ -37,7 +37,8 @@ def _env(*names: str) -> AliasChoices:
 
 
 def _embedding_model(known: dict[str, Any]) -> str:
-    """Returns the default model for the server: OpenAI's own (a key without a server) has no embedding-3."""
+    """Returns the default embedding model for the server. OpenAI's own server, which a key without a server means, has
+    no embedding-3."""
     server = known.get("embedding_base_url") or known.get("api_base_url")
     has_key = known.get("embedding_api_key") is not None or known.get("api_key") is not None
     is_openai = OPENAI_SERVER.match(server) if server else has_key
@@ -45,7 +46,7 @@ def _embedding_model(known: dict[str, Any]) -> str:
 
 
 def is_near(base_url: str) -> bool:
-    """Returns whether the server is on this machine or a container beside this one, by its name alone."""
+    """Returns whether the server is on this machine or in a container beside this one, judged by its name alone."""
     host = urlsplit(base_url).hostname or ""
     try:
         return ip_address(host).is_loopback
@@ -54,8 +55,8 @@ def is_near(base_url: str) -> bool:
 
 
 def _answer_timeout(known: dict[str, Any]) -> float:
-    """Returns a shorter time for a model nearby, which is often a small one that does not find an end while its user
-    waits."""
+    """Returns the default time limit of an answer. It is shorter for a model nearby, because small models may not end
+    their answer while the user waits."""
     server = known.get("api_base_url")
     return 45.0 if server and is_near(server) else 120.0
 
@@ -65,10 +66,10 @@ def _home() -> Path:
 
 
 class Settings(BaseSettings):
-    """Sizes in bytes or tokens, times in seconds, as each name says."""
+    """The settings. Sizes are in bytes or tokens and times in seconds, as each name says."""
 
-    # Arguments go by the names of fields, variables by aliases alone: no variable's name has the prefix's spaces, and
-    # without it HOME would be the data folder.
+    # Arguments use the names of fields, environment variables only the aliases: no variable has a name with the spaces
+    # of the prefix. Without the prefix, HOME would set the data folder.
     model_config = SettingsConfigDict(
         env_file=".env",
         extra="ignore",
@@ -205,8 +206,7 @@ class Settings(BaseSettings):
 
     @property
     def zone(self) -> tzinfo:
-        """Returns the time zone of a person of whom nothing else says it: "yesterday" and other dates are read in
-        it."""
+        """Returns the time zone for "yesterday" and other dates of a person whose own time zone is not known."""
         return zone_named(self.timezone)
 
     @property
@@ -231,7 +231,7 @@ class Settings(BaseSettings):
 
     @property
     def may_lack_embeddings(self) -> bool:
-        """Returns whether the chat server is asked for embeddings although no setting says that it has them."""
+        """Returns whether the chat server must be asked for embeddings, because no setting says that it has them."""
         if self.offline_embeddings or "embedding_model" in self.model_fields_set:
             return False
         has_own = self.embedding_base_url is not None or self.embedding_api_key is not None
@@ -239,12 +239,13 @@ class Settings(BaseSettings):
 
     @property
     def vector_model(self) -> str:
-        """Returns the name that vectors are stored under, if the server has embeddings; see Runtime.vector_model."""
+        """Returns the model name under which vectors are stored if the server has embeddings; see
+        Runtime.vector_model."""
         return OFFLINE_VECTORS if self.offline_embeddings else self.embedding_model
 
 
 class _WithoutOpenAI(Settings):
-    """The settings without variables that other programs read too."""
+    """The settings without the variables that other programs read too."""
 
     api_base_url: str | None = Field(None, validation_alias=_env("API_BASE_URL"))
     api_key: SecretStr | None = Field(None, validation_alias=_env("API_KEY"))
@@ -253,29 +254,28 @@ class _WithoutOpenAI(Settings):
 
 
 def application_settings(**given: Any) -> Settings:
-    """Loads settings as load_settings does, inside an application, whose environment may have OPENAI_API_KEY and the
-    like for itself: they count only where an argument or a variable of turnlog's own names a model, a server or a
-    key."""
+    """Loads settings like load_settings, but for use inside an application, which may have OPENAI_API_KEY and similar
+    variables for itself. They count only if an argument or a variable of turnlog names a model, a server or a key."""
     own = _load(_WithoutOpenAI, given)
     return own if own.offline and "model" not in own.model_fields_set else load_settings(**given)
 
 
 def load_settings(**given: Any) -> Settings:
-    """Loads the settings. given: settings by field name; they override the environment.
+    """Loads the settings. given: values by field name, which override the environment.
 
-    Raises InvalidSetting with the name of the variable or setting, never with a secret's value.
+    Raises InvalidSetting with the name of the variable or setting, but never with the value of a secret.
     """
     return _load(Settings, given)
 
 
 def team_secret(name: str) -> str | None:
-    """Returns an environment variable that a team's file names, such as a service's token; None if it is not set.
-    `.env` counts too."""
+    """Returns the value of an environment variable that a team's file names, such as a service's token, also from
+    `.env`; None if it is not set."""
     return os.environ.get(name) or dotenv_values(".env").get(name)
 
 
 def unknown_variables() -> list[str]:
-    """Returns environment variables that look like settings but are not, such as misspelt ones, which have no
+    """Returns environment variables that look like settings but are unknown, such as misspelt ones, and so have no
     effect."""
     aliases = [field.validation_alias for field in Settings.model_fields.values()]
     known = {name for alias in aliases if isinstance(alias, AliasChoices) for name in alias.choices}

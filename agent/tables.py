@@ -1,6 +1,7 @@
-"""Tables of state that no projection owns: caches, spending, throttle, processes, repeated writes, users' keys.
+"""Declares the tables of state that no projection owns: caches, spending, throttle, processes, repeatable writes,
+users' keys.
 
-Schema `turnlog`, as all tables; a rebuild of the read models leaves them alone.
+They are in the schema `turnlog` like all tables; a rebuild of the read models does not change them.
 """
 
 import sqlalchemy as sa

@@ -332,8 +332,8 @@ def locale_of_text(text: str) -> Locale:
 class Continued:
     """The text of an answer for an interface that cannot retract shown text.
 
-    After a restart it withholds the new text while that repeats what was shown, and continues from there. If the text
-    differs, it is shown again from the beginning, after `notice`.
+    After a restart, it withholds new text as long as the text repeats the shown text, and continues from there. If the
+    text differs, it is shown again from the beginning, after `notice`.
     """
 
     def __init__(self, notice: str) -> None:

@@ -25,7 +25,7 @@ async def answering_agent(conn: Connection, tenant: str, type_: str | None) -> A
 
     Raises NotFound, AgentDisabled.
     """
-    wanted = DEFAULT_AGENT if type_ is None else type_.replace("\0", "\ufffd")  # Postgres text cannot hold NUL
+    wanted = DEFAULT_AGENT if type_ is None else type_.replace("\0", "\ufffd")  # Postgres text cannot contain NUL
     rows = await agents_of(conn, tenant, wanted)
     if not rows and wanted != DEFAULT_AGENT:
         raise NotFound(f"there is no agent {wanted[:80]!r}; PUT /admin/ai-agent/agents/{{type}} makes one")

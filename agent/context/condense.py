@@ -1,4 +1,4 @@
-"""The condenser of tier 2: the same message, smaller. Condensing twice changes nothing."""
+"""Condenses messages for tier 2. Condensing a message twice has the same result as once."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,14 +7,14 @@ from turnlog.projectors.models.conversation.message import Message
 
 TOOL_MAX = 200
 MARK = "... (truncated)"
-# Addresses in ChatGPT's exports, which only ChatGPT can open. Imports now keep text instead, but older imports stored
-# them.
+# Addresses in ChatGPT's exports, which only ChatGPT can open. Imports now store text instead, but older imports stored
+# the addresses.
 EXPORT_POINTERS = ("sediment:", "file-service:")
 THINKING_TYPES = frozenset({"thinking", "reasoning", "redacted_thinking"})
 
 
 def condense(message: Message, tool_max: int = TOOL_MAX) -> Message:
-    """Keeps user and system text, drops the assistant's thinking, cuts tool results to `tool_max`.
+    """Returns the message without the assistant's thinking and with tool results cut to `tool_max` characters.
 
     Returns the same object if nothing is removed.
     """
@@ -45,7 +45,7 @@ def _cut_result(block: dict[str, Any], tool_max: int) -> dict[str, Any]:
 
 
 def _cut_content(content: str | list[dict[str, Any]], tool_max: int) -> str | list[dict[str, Any]]:
-    """Returns a tool result's content: short text unchanged, other content as cut text."""
+    """Returns the content of a tool result: a short text unchanged, other content as a cut text."""
     if not isinstance(content, str) and any(block["type"] == "tool_result" for block in content):
         return _condense_blocks(content, False, tool_max)
     text = result_text(content)
@@ -56,7 +56,7 @@ def _cut_content(content: str | list[dict[str, Any]], tool_max: int) -> str | li
 
 
 def result_text(content: str | list[dict[str, Any]]) -> str:
-    """Returns a tool's result as one text. The API accepts no images from tools, so an image is only mentioned."""
+    """Returns a tool's result as one text. The API does not accept images from tools, so an image is only mentioned."""
     if isinstance(content, str):
         return content
     return "\n".join(filter(None, map(_block_text, content)))

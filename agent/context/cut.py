@@ -14,8 +14,8 @@ def cut_end(text: str, limit: int, counter: TokenCounter) -> str:
 
 
 def cut_middle(text: str, limit: int, counter: TokenCounter) -> str:
-    """Returns start and end of a text in at most `limit` tokens, including the mark: a question is mostly first or
-    last."""
+    """Returns the start and end of a text in at most `limit` tokens, including the mark, because a question is mostly
+    at the start or the end."""
 
     def keep_both_ends(keep: int) -> str:
         head, tail = _head(text, keep - keep // 2, counter), _tail(text, keep // 2, counter)
@@ -25,7 +25,8 @@ def cut_middle(text: str, limit: int, counter: TokenCounter) -> str:
 
 
 def _shrink(text: str, limit: int, counter: TokenCounter, attempt: Callable[[int], str]) -> str:
-    """Tries `limit` tokens of text, then fewer by the excess of the result: two or three rounds."""
+    """Returns the text cut to `limit` tokens. It tries `limit` tokens of text, then fewer by the excess of the result,
+    which takes two or three rounds."""
     if not counter.exceeds(text, limit):
         return text
     keep = limit
@@ -39,7 +40,7 @@ def _shrink(text: str, limit: int, counter: TokenCounter, attempt: Callable[[int
 
 
 def _head(text: str, tokens: int, counter: TokenCounter) -> str:
-    """Returns the first `tokens` tokens as text; of a huge text only the part that is kept is encoded."""
+    """Returns the first `tokens` tokens as text; only about the part that is kept of a huge text is encoded."""
     for start in range(0, len(text), PIECE_CHARS):
         ids = counter.encoding.encode_ordinary(text[start : start + PIECE_CHARS])
         if len(ids) > tokens:

@@ -1,4 +1,4 @@
-"""Tier 1: the summary of what came before and the topics that can be recalled, as one message."""
+"""Builds tier 1: the summary of earlier turns and the topics that can be recalled, as one message."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,21 +8,21 @@ from turnlog.agent.context.titles import SUMMARY_TITLE, TOPICS_TITLE
 from turnlog.agent.context.tokens import TokenCounter
 from turnlog.agent.context.wire import Wire
 
-# A user message: a summary of users' words must not gain the system's authority, and many chat templates allow a
-# system message only at the start.
+# It is a user message, because a summary of users' words must not gain the authority of the system, and many chat
+# templates allow a system message only at the start.
 ROLE = "user"
 RECALL_HINT = "Use the recall_memory tool to retrieve details about any topic above."
 
 
 class Summary(NamedTuple):
-    """The rolling summary of a thread; `seq` is the event that wrote it."""
+    """The rolling summary of a thread. seq: sequence of the event that wrote it."""
 
     text: str
     seq: int | None = None
 
 
 class Digest(NamedTuple):
-    """Tier 1 as sent, its tokens, and the topics that fit."""
+    """The message of tier 1, its tokens, and the topics that fit."""
 
     message: Wire
     tokens: int
@@ -33,8 +33,8 @@ class Digest(NamedTuple):
 def digest(summary: str, topics: Sequence[str], limit: int, counter: TokenCounter) -> Digest | None:
     """Returns tier 1 in at most `limit` tokens; None if it is empty or does not fit.
 
-    topics: most important first. Over the limit the topics keep at most a quarter and the summary is cut at
-    its end, with a mark.
+    topics: most important first. If it exceeds the limit, the topics get at most a quarter and the end of the summary
+    is cut, with a mark.
     """
     summary = summary.strip()
     names = tuple(name for topic in topics if (name := " ".join(topic.split())))
@@ -49,7 +49,7 @@ def digest(summary: str, topics: Sequence[str], limit: int, counter: TokenCounte
 
 
 def digest_text(summary: str, topics: Sequence[str]) -> str:
-    """Returns the text, without empty parts."""
+    """Returns the text of tier 1, without empty parts."""
     parts = [f"{SUMMARY_TITLE}\n{summary}"] if summary else []
     if topics:
         parts.append(f"{TOPICS_TITLE}: {', '.join(topics)}\n{RECALL_HINT}")
@@ -65,7 +65,7 @@ def _digest(summary: str, topics: tuple[str, ...], cut: bool, counter: TokenCoun
 
 
 def _fitting_topics(topics: tuple[str, ...], limit: int, counter: TokenCounter) -> tuple[str, ...]:
-    """Returns as many of the first topics as fit into `limit` tokens with their frame, found by halving."""
+    """Returns as many of the first topics as fit into `limit` tokens with their frame, by a binary search."""
     low, high = 0, len(topics)
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,4 +1,4 @@
-"""The inputs of a context."""
+"""Defines the inputs of a context."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from turnlog.projectors.models.conversation.message import Message
 class ContextSettings:
     """MEMORY_FULL_RECENT_COUNT, MEMORY_CONDENSED_TOOL_MAX, MEMORY_KEEP_THINKING and MEMORY_STRICT_TIERS.
 
-    keep_thinking: sends thinking blocks of tier 3 as `<thinking>` text, since the API has no field for them.
-    share_unused: tier 2 may use what the other tiers leave, unless they are strict. Ten short messages fill a hundredth
-    of a large window; with fixed shares half of it would stay empty while messages are left out.
+    keep_thinking: send thinking blocks of tier 3 as `<thinking>` text, because the API has no field for them.
+    share_unused: tier 2 may use tokens that the other tiers leave; False with strict tiers. Ten short messages fill a
+    hundredth of a large window; with fixed shares, half of the window would stay empty while messages are left out.
     """
 
     full_recent_count: int = 10
@@ -26,17 +26,18 @@ class ContextSettings:
 
 @dataclass(frozen=True, slots=True)
 class ContextInput:
-    """Everything a context depends on.
+    """Everything that a context depends on.
 
-    messages: of the conversation state, after pruning. pruned_through_seq: turns up to it were pruned (0: none), so
-    that tier 1 covers them even if the rest fits. window: tokens, 0 infers it. as_of_seq: omits later turns. topics:
-    most important first. tools: OpenAI tool schemas. recalled_chunks, memories, known: what was added to the prompt,
-    for the receipt. reserved: tokens of messages that the caller adds. notes: messages outside the conversation; placed
-    right before the latest user message, so that the prefix stays the same from turn to turn. relevant: sequences
-    of turns worth keeping, best first: when not everything fits, they come first in tier 2. budget: tokens, as a
-    receipt says; None computes them. doubt: a line after the notes that says that nothing found answers the question;
-    left out where neither the turns nor the safety margin leave room for it. answer_tokens: most of the
-    answer; 0 if it is unknown. places: of every turn of the thread, by sequence, where the conversation lacks some.
+    messages: the conversation state after pruning. pruned_through_seq: turns up to this sequence were pruned (0: none),
+    so that tier 1 covers them even if the rest fits. window: tokens; 0 infers it from the model. as_of_seq: leaves out
+    later turns. topics: most important first. tools: OpenAI tool schemas. recalled_chunks, memories, known: content
+    that was added to the prompt, for the receipt. reserved: tokens of messages that the caller adds. notes: messages
+    outside the conversation; they are placed right before the latest user message, so that the prefix stays the same
+    from turn to turn. relevant: sequences of turns to keep, best first; if not everything fits, they come first in tier
+    2. budget: tokens, as in a receipt; None computes them. doubt: a line after the notes, which says that no result
+    answers the question; left out if neither the turns nor the safety margin leave room for it. answer_tokens: maximum
+    number of tokens in the answer; 0 if unknown. places: the position of every turn of the thread, by sequence, if the
+    conversation lacks some turns.
     """
 
     messages: Sequence[Message]

@@ -1,7 +1,8 @@
-"""Groups messages into units that are never split: an assistant's tool calls with all their results are one.
+"""Groups messages into units that are never split: an assistant's tool calls form one unit with all their results.
 
-The output is valid for the API for any log: results are matched to their call even if late or out of order, a second
-result for a call is dropped, a result without a call is shown as text, a call without a result gets a placeholder.
+The output is valid for the API for any log: results are matched to their calls even if they are late or out of order, a
+second result of a call is dropped, a result without a call is shown as text, and a call without a result gets a
+placeholder.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,7 +29,8 @@ class Form(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """The part of a stored message that becomes one API message. nth: which result; call_id: the call it answers."""
+    """The part of a stored message that becomes one API message. nth: number of the result in the message. call_id: the
+    call that it answers."""
 
     message: Message
     kind: Literal["body", "tail", "result", "orphan", "missing"]
@@ -38,7 +40,7 @@ class Piece(NamedTuple):
 
 class Unit(NamedTuple):
     """Messages that stay together, in the order of the log. several: their pieces in the order of the API; empty for a
-    plain message, as most are: a conversation of 50,000 turns has as many units."""
+    plain message, as most are, to save memory in a conversation of 50,000 turns."""
 
     messages: tuple[Message, ...]
     several: tuple[Piece, ...] = ()
@@ -49,7 +51,7 @@ class Unit(NamedTuple):
 
 
 class Remark(NamedTuple):
-    """A remark in the receipt about the message `seq`."""
+    """A remark in the receipt about the message at the sequence `seq`."""
 
     seq: int
     reason: str
@@ -66,7 +68,7 @@ class Turns:
 
 @dataclass(slots=True)
 class _Exchange:
-    """An assistant message with calls while its results are gathered."""
+    """An assistant message with calls, while its results are collected."""
 
     opener: Message
     open: dict[str, str]
@@ -102,7 +104,7 @@ class _Grouping:
             exchange.extra.append(Piece(message, "tail"))
 
     def _add_mixed(self, message: Message) -> None:
-        """Adds a message with blocks or results to the exchange that it answers, or as a separate unit."""
+        """Adds a message with blocks or results to the exchange that it answers, or else as a separate unit."""
         found = results(message)
         shown = self._own_words(message)
         home = self._home(found, must_be_last=bool(shown))
@@ -115,12 +117,13 @@ class _Grouping:
         home.extra += shown
 
     def _own_words(self, message: Message) -> list[Piece]:
-        """Returns a message's content without the results it carries."""
+        """Returns the pieces of a message's content without its tool results."""
         words = [Piece(message, "body")] if body(message, self.options) is not None else []
         return [*words, Piece(message, "tail")] if tail(message, self.options) is not None else words
 
     def _home(self, found: list[Result], must_be_last: bool) -> _Exchange | None:
-        """Returns the exchange that the results belong to. Only results without text can move back in time."""
+        """Returns the exchange that the results belong to, or None. A message with text may only belong to the latest
+        exchange, because text must not move back in time."""
         homes = [self.waiting[r.call_id] for r in found if r.call_id is not None and r.call_id in self.waiting]
         if must_be_last:
             homes = [home for home in homes if home is self.slots[-1]]
@@ -170,7 +173,8 @@ class _Grouping:
 
 
 def group(messages: Iterable[Message], options: WireOptions | None = None) -> Turns:
-    """Groups messages in log order into units in the order of their first message. Every message is in at most one."""
+    """Returns the messages grouped into units, in the order of their first messages. messages: in the order of the log.
+    Every message is in at most one unit."""
     grouping = _Grouping(options or WireOptions())
     for message in messages:
         grouping.add(message)
@@ -189,12 +193,13 @@ def render(piece: Piece, form: Form) -> Wire | None:
     text = results(message)[piece.nth].text
     if piece.kind == "result":
         return tool_message(piece.call_id, text)
-    # Not as the user's text: a tool result must not gain the user's authority.
+    # The text is not the user's, because a tool result must not gain the user's authority.
     return {"role": "assistant", "content": f"{ORPHAN}\n{text}"}
 
 
 def piece_tokens(piece: Piece, form: Form, counter: TokenCounter) -> int:
-    """Returns a piece's number of tokens in a form. Each piece is counted once per process, equal forms together."""
+    """Returns the number of tokens of a piece in a form. Each piece is counted once per process; equal forms share the
+    count."""
     if is_plain(piece.message):
         return _plain_tokens(piece.message, form, counter)
 
@@ -208,7 +213,7 @@ def piece_tokens(piece: Piece, form: Form, counter: TokenCounter) -> int:
 
 
 def is_plain(message: Message) -> bool:
-    """Returns whether the unit is one text piece, equal in every form, as most turns are."""
+    """Returns whether the message is a single text, which is equal in every form, as most turns are."""
     return isinstance(message.content, str) and not message.tool_calls and message.role != "tool"
 
 
@@ -224,8 +229,8 @@ def _plain_tokens(message: Message, form: Form, counter: TokenCounter) -> int:
 
 
 def cuts(messages: Sequence[Message]) -> list[int]:
-    """Returns the possible numbers of oldest messages before a cut, ascending, that separate no call from its
-    result."""
+    """Returns the numbers of oldest messages after which a cut does not separate a call from its result, in ascending
+    order."""
     place = {message.seq: at for at, message in enumerate(messages)}
     end = list(range(len(messages)))
     for unit in group(messages).units:

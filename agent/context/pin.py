@@ -1,4 +1,4 @@
-"""The latest user message is always sent; its middle is cut if it alone exceeds the budget."""
+"""Makes the latest user message fit: it is always sent, but its middle is cut if it alone exceeds the budget."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from turnlog.agent.context.wire import Wire
 
 
 class Item(NamedTuple):
-    """One message of the request: the stored turn it shows, its role there and its tokens."""
+    """One message of the request: the sequence of the stored turn that it shows, its role and its tokens."""
 
     seq: int
     role: str
@@ -18,7 +18,7 @@ class Item(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """Units as sent: messages with their items, and the total tokens."""
+    """Units in the form in which they are sent: messages with their items, and the total tokens."""
 
     messages: list[Wire]
     items: list[Item]
@@ -26,7 +26,7 @@ class Shown(NamedTuple):
 
 
 class Shrunk(NamedTuple):
-    """A unit made to fit, with the parts left out and altered."""
+    """A unit that was made to fit, with remarks about parts that were left out or altered."""
 
     shown: Shown
     dropped: list[Remark]
@@ -34,7 +34,7 @@ class Shrunk(NamedTuple):
 
 
 def show(units: Sequence[Unit], form: Form, counter: TokenCounter) -> Shown:
-    """Returns the units' messages in a form, in order."""
+    """Returns the messages of the units in a form, in order."""
     messages: list[Wire] = []
     items: list[Item] = []
     total = 0
@@ -50,7 +50,7 @@ def show(units: Sequence[Unit], form: Form, counter: TokenCounter) -> Shown:
 
 
 def latest_user(units: Sequence[Unit]) -> int | None:
-    """Returns the index of the unit with the newest message with a user's own text."""
+    """Returns the index of the last unit that contains a user's own text; None if there is none."""
     for index in range(len(units) - 1, -1, -1):
         if _user_piece(units[index]):
             return index
@@ -58,8 +58,8 @@ def latest_user(units: Sequence[Unit]) -> int | None:
 
 
 def shrink(unit: Unit, limit: int, form: Form, counter: TokenCounter) -> Shrunk:
-    """Returns the unit of the latest user message in at most `limit` tokens: condensed, else only the user's own text,
-    else that text cut in the middle."""
+    """Returns the unit of the latest user message in at most `limit` tokens: condensed; if that does not fit, only the
+    user's own text; if that does not fit, this text with its middle cut."""
     condensed = form._replace(condensed=True)
     if unit_tokens(unit, condensed, counter) <= limit:
         remark = Remark(unit.messages[0].seq, "condensed, since it holds the latest user message and is too large")
@@ -84,7 +84,7 @@ def _user_piece(unit: Unit) -> Piece | None:
 
 
 def _cut(wire: Wire, limit: int, counter: TokenCounter) -> Wire:
-    """Returns the message's text with its middle cut; images are mentioned, not sent."""
+    """Returns the message as a text with its middle cut; images are only mentioned."""
     content = wire["content"]
     if not isinstance(content, str):
         content = "\n".join(part["text"] if part["type"] == "text" else "[image]" for part in content)

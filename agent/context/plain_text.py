@@ -1,4 +1,4 @@
-"""Stored content as plain text, for people, summaries and topics."""
+"""Converts stored content to plain text, for people, summaries and topics."""
 
 import re
 from dataclasses import replace
@@ -7,7 +7,7 @@ from typing import Any
 from turnlog.projectors.models.conversation.message import Message
 from turnlog.projectors.models.conversation.speech import attributed_to
 
-# A caption contains no "[", so repeated beginnings cost linear time.
+# A caption contains no "[", so repeated beginnings take linear time.
 _CAPTION = re.compile(r"\[image: (?:an? (?:\w+ )?(?:photo|photograph|photography|picture|image) of )?([^\[\]]*)\]")
 
 
@@ -21,7 +21,7 @@ def content_text(content: str | list[dict[str, Any]], tool_chars: int = 400) -> 
 def said(message: Message, tool_chars: int = 400) -> str:
     """Returns `speaker: text`, or '' if there is no text.
 
-    Of an importer's `[image: a photo of a dog]` only the caption is kept: "image" is not a topic.
+    Only the caption of an importer's `[image: a photo of a dog]` is kept, because "image" is not a topic.
     """
     text = _CAPTION.sub(r"(\1)", content_text(message.content, tool_chars)).strip()
     return f"{speaker_of(message)}: {text}" if text else ""
@@ -33,8 +33,8 @@ def speaker_of(message: Message) -> str:
 
 
 def with_speakers(messages: list[Message]) -> list[Message]:
-    """Returns the turns of a conversation; if several users speak, an unnamed user's turn gets the user's id as its
-    name."""
+    """Returns the turns of a conversation; if several users speak, a user's turn without a name gets the user's id as
+    its name."""
     if len({one.user for one in messages if one.role == "user" and one.user is not None}) < 2:
         return messages
     return [replace(one, name=one.user) if one.role == "user" and one.name is None else one for one in messages]

@@ -1,4 +1,5 @@
-"""The receipt of a context: the exact text that the model saw, its source events, and the turns that were left out."""
+"""Defines a context and its receipt: the exact text that the model saw, its source events, and the turns that were left
+out."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -83,9 +84,10 @@ class ContextReceipt:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The request's messages, system prompt first, and their receipt. budget: tokens of all tiers.
+    """The messages of a request, the system prompt first, and their receipt. budget: tokens of all tiers.
 
-    dropped: every turn that is not shown, and why; altered: those that are not shown as stored.
+    dropped: every turn that is not shown, with the reason. altered: every turn that is shown in another form than
+    stored, with the reason.
     """
 
     messages: list[Wire]
@@ -118,14 +120,14 @@ class Context:
 
 
 def receipt_tier(tier: Tier, summary_seq: int | None, topics: Sequence[str], place: Mapping[int, int]) -> ReceiptTier:
-    """Returns the tier as stored in receipts; tier 1 has its sources instead of turns. place: as of `spans_of`."""
+    """Returns the tier in the form of receipts; tier 1 has its sources instead of turns. place: as in `spans_of`."""
     if tier.tier == "1":
         return ReceiptTier(tier="1", tokens=tier.tokens, summary_seq=summary_seq, topics=tuple(topics))
     return ReceiptTier(tier=tier.tier, tokens=tier.tokens, turns=TurnSpans.of((i.seq for i in tier.items), place))
 
 
 def remarks_by_reason(remarks: Iterable[Remark], place: Mapping[int, int]) -> tuple[Remarks, ...]:
-    """Returns the remarks as spans of turns, one value for each reason. place: as of `spans_of`."""
+    """Returns the remarks as spans of turns, one value for each reason. place: as in `spans_of`."""
     seqs: dict[str, list[int]] = {}
     for remark in remarks:
         seqs.setdefault(remark.reason, []).append(remark.seq)
@@ -142,7 +144,8 @@ def answer_receipt(
     settings: ReceiptSettings,
     recalled_chunks: tuple[str, ...] = (),
 ) -> AnswerReceipt:
-    """Returns the receipt's event; recalled_chunks: fetched by the tool loop after the context was built."""
+    """Returns the event of the receipt. recalled_chunks: ids of chunks that the tool loop fetched after the context was
+    built."""
     return AnswerReceipt(
         request_id=request_id,
         turn_id=turn_id,
@@ -166,5 +169,6 @@ def answer_receipt(
 
 
 def context_hash(messages: Sequence[Wire]) -> str:
-    """Returns SHA-256 (hex) of the messages as sent: JSON in UTF-8 without blanks, keys in insertion order."""
+    """Returns the SHA-256 (hex) of the messages as they are sent: JSON in UTF-8 without spaces, with keys in the order
+    of insertion."""
     return sha256(to_json(messages)).hexdigest()

@@ -1,4 +1,4 @@
-"""Selects the units of each tier when not everything fits. Works on indexes."""
+"""Selects the units of each tier if not everything fits. Works on indexes of units."""
 
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
@@ -9,7 +9,7 @@ STRIDE = 4  # each move of the window frees a quarter of tier 2's share
 
 
 class Weights(NamedTuple):
-    """Per unit, in order: tokens unchanged, tokens condensed, number of messages."""
+    """The weights of the units, in order. full: tokens unchanged. lean: tokens condensed. sizes: number of messages."""
 
     full: Sequence[int]
     lean: Sequence[int]
@@ -17,7 +17,8 @@ class Weights(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """Tokens of all tiers together, of tier 2 and of tier 3; and tier 3's number of messages."""
+    """The limits of the tiers. total: tokens of all. middle: tokens of tier 2. recent: tokens of tier 3. recent_count:
+    messages in tier 3. flow: tier 2 may use tokens that tier 3 leaves."""
 
     total: int
     middle: int
@@ -32,7 +33,8 @@ class Shares(NamedTuple):
 
 
 def middle_start(weights: Weights, shares: Shares) -> int:
-    """Returns the index of the first unit of tier 2. Units too large for tier 2 count zero: they are never in it."""
+    """Returns the index of the first unit of tier 2. Units that are too large for tier 2 are never in it, so they count
+    as zero."""
     full = list(accumulate(weights.full, initial=0))
     sizes = list(accumulate(weights.sizes, initial=0))
     lean = list(accumulate((w if w <= shares.middle else 0 for w in weights.lean), initial=0))
@@ -54,18 +56,18 @@ def middle_start(weights: Weights, shares: Shares) -> int:
 
 OVER_BUDGET = "older than what fits into the budget"
 TOO_LARGE = "larger than tier 2's whole share"
-RELEVANT_PERCENT = 75  # the maximum part of tier 2 for units relevant to the question
+RELEVANT_PERCENT = 75  # the maximum part of tier 2, in percent, for units that are relevant to the question
 
 
 class Pin(NamedTuple):
-    """The unit with the latest user message, which is always sent; `tokens` as sent."""
+    """The unit with the latest user message, which is always sent. tokens: its tokens as it is sent."""
 
     at: int
     tokens: int
 
 
 class Selection(NamedTuple):
-    """Indexes of units per tier, in order; `dropped` gives the reasons for the others."""
+    """The indexes of the units in each tier, in order. dropped: index → reason, for the other units."""
 
     middle: tuple[int, ...]
     recent: tuple[int, ...]
@@ -73,11 +75,12 @@ class Selection(NamedTuple):
 
 
 def select(weights: Weights, shares: Shares, pin: Pin | None, relevant: Sequence[int] = ()) -> Selection:
-    """Fills tier 3 from the newest backwards, then tier 2 backwards from there; the pin is in the tier of its place.
+    """Fills tier 3 from the newest unit backwards, then tier 2 backwards from there; the pin is in the tier of its
+    position.
 
-    relevant: units that come first in tier 2, best first, wherever in the thread they are.
+    relevant: units that get into tier 2 first, best first, regardless of their position in the thread.
 
-    The total is at most `shares.total`, if the pin alone is.
+    The total is at most `shares.total` if the pin alone does not exceed it.
     """
     recent = _recent(weights, shares, pin)
     first = recent[0] if recent else len(weights.full)
@@ -98,7 +101,7 @@ def select(weights: Weights, shares: Shares, pin: Pin | None, relevant: Sequence
 
 
 def _kept(weights: Weights, relevant: Sequence[int], room: int, share: int) -> Collection[int]:
-    """Returns the relevant units that fit, best first; one that does not fit is skipped."""
+    """Returns the relevant units that fit, best first; a unit that does not fit is skipped."""
     kept: dict[int, None] = {}
     for index in relevant:
         tokens = weights.lean[index]
@@ -109,10 +112,10 @@ def _kept(weights: Weights, relevant: Sequence[int], room: int, share: int) -> C
 
 
 def _recent(weights: Weights, shares: Shares, pin: Pin | None) -> tuple[int, ...]:
-    """Returns the newest units, at most `recent_count` messages and tier 3's share.
+    """Returns the newest units: at most `recent_count` messages and the share of tier 3.
 
-    The newest unit may have more messages, since it is never split. The pin may use the other tiers' tokens; newer
-    units then get what the pin leaves.
+    The newest unit may have more messages, because it is never split. The pin may use tokens of the other tiers; newer
+    units then get the tokens that the pin leaves.
     """
     newest = len(weights.full) - 1
     limit = min(shares.recent, shares.total - pin.tokens) if pin else shares.recent
@@ -136,7 +139,8 @@ def _recent(weights: Weights, shares: Shares, pin: Pin | None) -> tuple[int, ...
 def _middle(
     weights: Weights, span: Sequence[int], room: int, share: int, pinned: Pin | None
 ) -> tuple[list[int], dict[int, str]]:
-    """Fills backwards until the tier is full; a unit larger than tier 2 is skipped."""
+    """Returns the units of tier 2 and the reasons for others. It fills the tier backwards until it is full; a unit
+    larger than tier 2 is skipped."""
     chosen: list[int] = []
     dropped: dict[int, str] = {}
     for index in reversed(span):

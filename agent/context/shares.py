@@ -36,7 +36,8 @@ class WindowShares:
 
 
 def shares_of(context: Context, has_system_prompt: bool) -> WindowShares:
-    """Returns the shares; memories and other notes stand right before the latest user message, else at the end."""
+    """Returns the shares. Memories and other notes are right before the latest user message, or at the end if there is
+    none."""
     counter = counter_for(context.receipt.model)
     shown = [MessageShare(tier.tier, item.seq, item.tokens) for tier in context.tiers for item in tier.items]
     first = int(has_system_prompt)

@@ -1,4 +1,4 @@
-"""The tiered context: messages and memory in, the request's messages and a receipt out."""
+"""Builds the tiered context: takes messages and memory, returns the messages of the request and a receipt."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -36,7 +36,7 @@ from turnlog.projectors.models.conversation.message import Message
 
 
 class Layout(NamedTuple):
-    """Tiers with their messages, and further values for the receipt."""
+    """The tiers with their messages, and further values for the receipt."""
 
     tiers: list[tuple[Tier, list[Wire]]]
     head: Digest | None
@@ -63,7 +63,7 @@ class Build:
         return [unit_tokens(unit, form, self.counter) for unit in units]
 
     def condense(self, units: Sequence[Unit], full: Sequence[int]) -> list[int]:
-        """Returns the tokens of each condensed unit; for most units they equal those of the full form."""
+        """Returns the tokens of each condensed unit; for most units they are the same as in the full form."""
         return [
             unit_tokens(unit, self.condensed, self.counter) if unit.several else tokens
             for unit, tokens in zip(units, full, strict=True)
@@ -71,8 +71,8 @@ class Build:
 
 
 def everything(build: Build, units: Sequence[Unit], full: Sequence[int]) -> Layout | None:
-    """Returns the whole conversation unchanged, after tier 1 if older turns were pruned; None if it does not fit. full:
-    tokens of the units."""
+    """Returns the complete conversation unchanged, after tier 1 if older turns were pruned; None if it does not fit.
+    full: tokens of the units."""
     limit = build.budget // 10
     head = build.digest(limit) if build.given.pruned_through_seq else None
     room = build.budget - (head.tokens if head else 0)
@@ -104,7 +104,7 @@ def tiered(build: Build, units: list[Unit], full: list[int]) -> Layout:
 
 
 def _relevant(units: Sequence[Unit], seqs: Sequence[int]) -> list[int]:
-    """Returns the units that contain these turns, in the order of the turns."""
+    """Returns the indexes of the units that contain these turns, in the order of the turns."""
     if not seqs:
         return []
     of = {message.seq: index for index, unit in enumerate(units) for message in unit.messages}
@@ -112,8 +112,8 @@ def _relevant(units: Sequence[Unit], seqs: Sequence[int]) -> list[int]:
 
 
 def _shares(build: Build, one: int, two: int, head: Digest | None, pin: Pin | None) -> Shares:
-    """Returns the tokens of each tier. Tier 1 reserves its whole share while it exists, so that a growing summary does
-    not move tier 2's start; only a large latest user message reduces it."""
+    """Returns the tokens of each tier. Tier 1 reserves its complete share while it exists, so that a growing summary
+    does not move the start of tier 2; only a large latest user message reduces the share."""
     total = build.budget - (one if head else 0)
     if head and pin and pin.tokens > total:
         total = build.budget - head.tokens
@@ -161,7 +161,7 @@ def _lay_out(
 
 
 def _lost(unit: Unit, build: Build) -> set[int]:
-    """Returns the messages that are empty when condensed (only thinking)."""
+    """Returns the sequences of messages that are empty when condensed because they contain only thinking."""
     if not unit.several:
         return set()
     full, lean = (
@@ -185,7 +185,7 @@ def _tier(name: TierName, limit: int, shown: Shown) -> tuple[Tier, list[Wire]]:
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """The parts of a context that do not depend on which turns are relevant. full: tokens of the units, unchanged.
-    whole: the layout with everything unchanged, None if it does not fit."""
+    whole: the layout with everything unchanged; None if it does not fit."""
 
     build: Build
     budget: Budget
@@ -206,7 +206,7 @@ class Prepared:
         return replace(self, build=replace(self.build, given=given))
 
     def context(self) -> Context:
-        """Returns everything unchanged if it fits, else three tiers."""
+        """Returns the context with everything unchanged if it fits, otherwise with three tiers."""
         build, budget, turns = self.build, self.budget, self.turns
         given, layout = build.given, self.whole or tiered(build, turns.units, self.full)
         tiers = tuple(tier for tier, _ in layout.tiers)
@@ -240,7 +240,8 @@ class Prepared:
 
 
 def build_context(given: ContextInput) -> Context:
-    """Returns everything unchanged if it fits, else three tiers; always valid for the OpenAI chat API.
+    """Returns the context with everything unchanged if it fits, otherwise with three tiers. It is always valid for the
+    OpenAI chat API.
 
     Raises WindowTooSmall if system prompt and tools leave no room.
     """
@@ -249,7 +250,7 @@ def build_context(given: ContextInput) -> Context:
 
 def prepared(given: ContextInput) -> Prepared:
     """Returns the input with its turns grouped and counted, from which the context is made. Raises WindowTooSmall if
-    system prompt and tools leave no room."""
+    the system prompt and the tools leave no room."""
     counter = counter_for(given.model)
     system = [{"role": "system", "content": given.system_prompt}] if given.system_prompt else []
     budget = _budget(given, counter, system)
@@ -280,14 +281,14 @@ def _visible(given: ContextInput) -> list[Message]:
 
 
 def _with_notes(messages: list[Wire], notes: Sequence[Wire]) -> list[Wire]:
-    """Inserts notes right before the latest user message, which never separates a tool call from its result; else
-    at the end."""
+    """Returns the messages with the notes inserted right before the latest user message, which never separates a tool
+    call from its result; if there is none, at the end."""
     asked = max((place for place, wire in enumerate(messages) if wire["role"] == "user"), default=len(messages))
     return [*messages[:asked], *notes, *messages[asked:]]
 
 
 def _doubt(build: Build, budget: Budget, used: int) -> list[Wire]:
-    """Returns the doubt's message if it fits beside the turns or into half of the safety margin, because no turn is
+    """Returns the message of the doubt if it fits beside the turns or into half of the safety margin; no turn is
     dropped for it."""
     if build.given.doubt is None:
         return []
@@ -296,6 +297,6 @@ def _doubt(build: Build, budget: Budget, used: int) -> list[Wire]:
 
 
 def _places(messages: Sequence[Message], pruned_through: int) -> dict[int, int]:
-    """Returns the place of each turn in its thread, for spans. Of turns that were pruned only some are given, so no two
-    of them are neighbours."""
+    """Returns the position of each turn in its thread, for spans. Only some of the pruned turns are known, so they get
+    positions that are never adjacent."""
     return {one.seq: at if one.seq > pruned_through else -2 * at - 2 for at, one in enumerate(messages)}

@@ -67,9 +67,9 @@ def encoding(name: EncodingName) -> "tiktoken.Encoding":
 
 @cache
 def encoding_name(model: str) -> EncodingName:
-    """Returns the encoding of a model, by tiktoken's table.
+    """Returns the encoding of a model, from tiktoken's table.
 
-    Other makers' models have other vocabularies; o200k_base approximates them, within the budget's 10 % margin.
+    Models of other makers have other vocabularies; o200k_base approximates them within the 10 % margin of the budget.
     The retired GPT-3 encodings count as cl100k_base.
     """
     from tiktoken.model import encoding_name_for_model
@@ -108,11 +108,11 @@ class TokenCounter:
         self._old: dict[tuple[int, Hashable], int] = {}
 
     def text(self, text: str) -> int:
-        """Returns the tokens of a text; special tokens in it count as the plain text they are."""
+        """Returns the number of tokens of a text; special tokens in it count as plain text."""
         return len(self.encoding.encode_ordinary(text)) if len(text) <= PIECE_CHARS else sum(self._pieces(text))
 
     def exceeds(self, text: str, limit: int) -> bool:
-        """Returns whether a text has more than `limit` tokens; of a huge text only the needed part is read."""
+        """Returns whether a text has more than `limit` tokens; only the necessary part of a huge text is read."""
         return any(total > limit for total in accumulate(self._pieces(text)))
 
     def _pieces(self, text: str) -> Iterator[int]:
@@ -139,7 +139,7 @@ class TokenCounter:
         return total
 
     def request(self, messages: Iterable[Wire], tools: Sequence[Wire] = ()) -> int:
-        """Returns the number of tokens of a whole request: messages, tool schemas and the priming of the reply."""
+        """Returns the number of tokens of a complete request: messages, tool schemas and the priming of the reply."""
         return sum(map(self.wire, messages)) + self.tools(tools) + REPLY_PRIMING
 
     def tools(self, tools: Sequence[Wire]) -> int:
@@ -149,9 +149,9 @@ class TokenCounter:
         return self.cached_text(json.dumps(tools, ensure_ascii=False, separators=(",", ":")))
 
     def once(self, message: Message, variant: Hashable, count: Callable[[], int]) -> int:
-        """Returns the count of one form of a message, computed once: stored messages never change.
+        """Returns the count of one form of a message, computed only once because stored messages never change.
 
-        Two generations approximate an LRU: a hit costs one look-up, and old entries are dropped in bulk.
+        Two generations approximate an LRU cache: a hit takes one look-up, and old entries are dropped in bulk.
         """
         key = (message.event_id.int, variant)
         known = self._young.get(key)

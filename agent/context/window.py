@@ -1,4 +1,4 @@
-"""A model's context window, and the conversation's share of it."""
+"""Computes a model's context window and the conversation's share of it."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -7,11 +7,11 @@ from turnlog.events.errors import TurnlogError
 
 DEFAULT_WINDOW = 128_000
 OUTPUT_RESERVE = MOST_RESULTS = 16_000
-# With fewer tokens for the whole conversation no sensible answer is possible.
+# With fewer tokens for the complete conversation, no sensible answer is possible.
 MIN_BUDGET = 128
 
-# Documented context windows by name prefix; the longest prefix wins. Where windows within a family differ, the
-# smaller one is listed: a context that is too large is refused.
+# Documented context windows by name prefix; the longest prefix wins. If windows within a family differ, the smaller one
+# is listed, because a context that is too large is refused.
 WINDOWS: dict[str, int] = {
     "gpt-5": 400_000,
     "gpt-5-chat": 128_000,
@@ -85,7 +85,7 @@ class WindowTooSmall(TurnlogError):
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Tokens of one request. `budget`: left for the conversation after everything else."""
+    """The tokens of one request. budget: tokens that are left for the conversation."""
 
     window: int
     safety: int
@@ -99,7 +99,7 @@ class Budget:
 def window_for(model: str) -> int:
     """Returns the context window in tokens by the model's name; 128,000 for an unknown name.
 
-    Names may carry a maker (`openai/gpt-4o`, `anthropic.claude-3`) or a fine-tune (`ft:gpt-4o:…`).
+    Names may include a maker (`openai/gpt-4o`, `anthropic.claude-3`) or a fine-tune (`ft:gpt-4o:…`).
     """
     name = model.lower().rsplit("/", 1)[-1].removeprefix("ft:")
     parts = name.split(".")
@@ -112,23 +112,24 @@ def window_for(model: str) -> int:
 
 
 def output_reserve(window: int) -> int:
-    """Returns how many tokens of the window are left for the answer: 16,000, but at most a quarter, so that a small
-    model keeps room for input."""
+    """Returns how many tokens of the window are kept for the answer: 16,000, but at most a quarter, so that a small
+    model has room for input."""
     return min(OUTPUT_RESERVE, window // 4)
 
 
 def results_room(window: int, taken: int) -> int:
-    """Returns how many tokens of a window results of tools may have together, beside a context of `taken` tokens: what
-    it leaves, 16,000 at most, and at least the tenth that is kept for safety, as a context may fill all the rest."""
+    """Returns how many tokens all results of tools may have together, beside a context of `taken` tokens: the rest of
+    the window, at most 16,000, and at least the tenth that is kept for safety, because a context may fill everything
+    else."""
     return max(window // 10, min(MOST_RESULTS, window - window // 10 - output_reserve(window) - taken))
 
 
 def budget_for(model: str, window: int, system: int, tools: int, answer: int = 0) -> Budget:
     """Returns window - 10 % safety - output reserve - system prompt - tools, all in tokens.
 
-    window: 0 infers it from the model (MEMORY_CONTEXT_WINDOW). The reserve is output_reserve, or more where `answer`,
-    the tokens that the model may answer with, is larger; 0 if that is unknown. Raises WindowTooSmall when fewer than
-    128 tokens are left.
+    window: 0 infers it from the model (MEMORY_CONTEXT_WINDOW). answer: maximum number of tokens in the answer; 0 if
+    unknown. The reserve is output_reserve, or `answer` if that is larger. Raises WindowTooSmall if fewer than 128
+    tokens are left.
     """
     window = window or window_for(model)
     safety = window // 10

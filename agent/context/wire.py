@@ -1,8 +1,8 @@
-"""Stored message → messages of the OpenAI chat API.
+"""Converts a stored message to messages of the OpenAI chat API.
 
-The API has no thinking blocks and accepts tool results only as separate messages, so one stored message becomes a
-body, the results it carries, and a tail (what an assistant wrote after a result). turns.py places the results after
-their calls; `to_wire` converts one message alone.
+The API has no thinking blocks and accepts tool results only as separate messages, so one stored message becomes a body,
+the tool results in it, and a tail (the assistant's text after a result). turns.py places the results after their calls;
+`to_wire` converts one message alone.
 """
 
 import json
@@ -24,9 +24,9 @@ _MAX_ID = 40  # the API refuses longer call ids
 
 
 class WireOptions(NamedTuple):
-    """Options for writing messages for the API. keep_thinking: sends an assistant's thinking as a text part
-    `<thinking>…</thinking>`. The API has no field for thinking, and providers ask not to send it back, so it is omitted
-    by default."""
+    """Options for converting messages. keep_thinking: send an assistant's thinking as a text part
+    `<thinking>…</thinking>`. The API has no field for thinking, and providers ask not to send it back, so it is left
+    out by default."""
 
     keep_thinking: bool = False
 
@@ -39,15 +39,15 @@ class Call(NamedTuple):
 
 
 class Result(NamedTuple):
-    """A tool's result; `call_id` as stored, None if the turn has no call id."""
+    """A tool's result. call_id: the stored id; None if the turn has no call id."""
 
     call_id: str | None
     text: str
 
 
 def message_content(message: Mapping[str, Any]) -> Any:
-    """Returns the content of a chat message, even if empty; without content, the refusal or the transcript of the
-    audio, else None. Nothing is converted."""
+    """Returns the content of a chat message without converting it, even if it is empty; without content, the refusal or
+    the transcript of the audio; otherwise None."""
     if (content := message.get("content")) is not None:
         return content
     refusal: Any = message.get("refusal")
@@ -55,9 +55,10 @@ def message_content(message: Mapping[str, Any]) -> Any:
 
 
 def with_tool_calls(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Converts the legacy field `function_call` and role `function`, which are older than tools, to calls and results.
+    """Returns the messages with the legacy field `function_call` and role `function`, which are older than tools,
+    converted to calls and results.
 
-    An id follows from name and arguments, so that a history that is sent again is recognised.
+    An id is derived from name and arguments, so that a history that is sent again is recognised.
     """
     made, ids = list[Mapping[str, Any]](), dict[Any, str]()
     for message in messages:
@@ -75,16 +76,16 @@ def with_tool_calls(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, 
 
 
 def called(call: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Returns the name and the arguments of a tool call; a custom tool's arguments are its free-text input. In
-    turnlog's own format they stand beside the id."""
+    """Returns the name and the arguments of a tool call; the arguments of a custom tool are its free-text input. In
+    turnlog's own format, both are beside the id."""
     about = call.get("function") or call.get("custom") or call
     arguments = about.get("arguments", about.get("input"))
     return about.get("name"), "" if arguments is None else arguments
 
 
 def with_custom_calls(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """Returns the messages with calls of custom tools in the custom form: stored turns keep only a call's name and
-    text, and the request's tools tell which ones are custom."""
+    """Returns the messages with calls of custom tools in the custom form. Stored turns keep only the name and text of a
+    call; the tools of the request tell which calls are custom."""
     custom = custom_tools(tools)
     return [_with_custom_calls(one, custom) if custom and one.get("tool_calls") else one for one in messages]
 
@@ -95,7 +96,7 @@ def custom_tools(tools: Sequence[Mapping[str, Any]]) -> set[str]:
 
 
 def wire_call(id_: str, name: str, arguments: str, custom: Collection[str]) -> Wire:
-    """Returns a call as the chat API writes it. custom: names of tools that take free text."""
+    """Returns a call in the form of the chat API. custom: names of tools that take free text."""
     if name in custom:
         return {"id": id_, "type": "custom", "custom": {"name": name, "input": arguments}}
     return {"id": id_, "type": "function", "function": {"name": name, "arguments": arguments}}
@@ -106,7 +107,7 @@ def _with_custom_calls(message: Mapping[str, Any], custom: Collection[str]) -> W
 
 
 def to_wire(message: Message, options: WireOptions) -> list[Wire]:
-    """Converts one message alone, without matching calls and results."""
+    """Returns the API messages of one stored message alone, without matching calls and results."""
     main = body(message, options)
     answers = [tool_message(r.call_id or "", r.text) for r in results(message)]
     last = tail(message, options)
@@ -115,7 +116,7 @@ def to_wire(message: Message, options: WireOptions) -> list[Wire]:
 
 
 def body(message: Message, options: WireOptions) -> Wire | None:
-    """Returns the message without the results it carries; None if nothing is left."""
+    """Returns the message without its tool results; None if nothing is left."""
     if message.role == "tool":
         return None
     content = message.content
@@ -138,7 +139,8 @@ def body(message: Message, options: WireOptions) -> Wire | None:
 
 
 def tail(message: Message, options: WireOptions) -> Wire | None:
-    """Returns an assistant's text after a result inside the same message (tools that run at the provider)."""
+    """Returns the assistant's text after a result inside the same message, as with tools that run at the provider; None
+    if there is none."""
     if message.role != "assistant" or isinstance(message.content, str):
         return None
     parts = _parts(message.content[_first_result(message.content) :], message.role, options)
@@ -146,7 +148,8 @@ def tail(message: Message, options: WireOptions) -> Wire | None:
 
 
 def calls(message: Message) -> list[Call]:
-    """Returns the tool calls of an assistant, from `tool_calls` and from tool_use blocks; the same id counts once."""
+    """Returns the tool calls of an assistant's message, from `tool_calls` and from tool_use blocks; calls with the same
+    id count once."""
     if message.role != "assistant" or (isinstance(message.content, str) and not message.tool_calls):
         return []
     raw = [(str(c["id"]), str(c["name"]), str(c.get("arguments") or "{}")) for c in message.tool_calls]
@@ -161,7 +164,7 @@ def calls(message: Message) -> list[Call]:
 
 
 def results(message: Message) -> list[Result]:
-    """Returns the results a message carries: a tool message is one, tool_result blocks are one each."""
+    """Returns the tool results in a message: a tool message is one result, and each tool_result block is one."""
     content = message.content
     blocks = [] if isinstance(content, str) else [b for b in content if b["type"] == "tool_result"]
     found = [Result(str(b["tool_use_id"]), _result_block_text(b)) for b in blocks]
@@ -195,8 +198,8 @@ def _parts(blocks: Blocks, role: str, options: WireOptions) -> Blocks:
 
 
 def _part(block: dict[str, Any], role: str, options: WireOptions) -> dict[str, Any] | None:
-    """Returns a block as a content part; None for calls and results, sent elsewhere, and thinking, which is not
-    sent."""
+    """Returns a block as a content part; None for calls and results, which are sent separately, and for thinking that
+    is not sent."""
     kind = block["type"]
     if kind == "text":
         return {"type": "text", "text": block["text"]} if block["text"] else None
@@ -210,7 +213,7 @@ def _part(block: dict[str, Any], role: str, options: WireOptions) -> dict[str, A
 
 
 def _collapse(parts: Blocks) -> str | Blocks:
-    """Turns a single text part into a string, the form that every provider accepts."""
+    """Returns a single text part as a string, the form that every provider accepts; other parts stay a list."""
     if not parts:
         return ""
     return str(parts[0]["text"]) if len(parts) == 1 and parts[0]["type"] == "text" else parts
@@ -222,7 +225,7 @@ def _result_block_text(block: dict[str, Any]) -> str:
 
 
 def _put_name(wire: Wire, name: str) -> None:
-    """Adds the speaker: as `name` where the API accepts it, else as (小明) before the text."""
+    """Adds the speaker: as `name` if the API accepts it, otherwise before the text, such as "小明: "."""
     ascii_name = _NOT_NAME.sub("_", name).strip("_") if name.isascii() else ""
     if _NAME.fullmatch(name):
         wire["name"] = name

@@ -1,1 +1,1 @@
-"""A conversation loaded from the read models, now or at a past sequence."""
+"""Reads and changes conversations: turns, forks, sessions, summaries, archives and participants."""

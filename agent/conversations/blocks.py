@@ -1,4 +1,4 @@
-"""Converts content of chat APIs (OpenAI parts, Anthropic blocks, turnlog's own) to content blocks."""
+"""Converts content of chat APIs (OpenAI parts, Anthropic blocks, turnlog's own blocks) to content blocks."""
 
 import json
 import re
@@ -11,10 +11,10 @@ Part = dict[str, Any]
 
 
 def content_of(value: Any) -> Content:
-    """Returns the content as stored: a string stays a string; a list of strings and parts becomes blocks. Raises
-    ValueError without text.
+    """Returns the content in the form in which it is stored: a string stays a string, a list of strings and parts
+    becomes blocks. Raises ValueError if there is no content.
 
-    A part of a type without a block is kept as text: its type and its JSON.
+    A part of an unknown type becomes a text with its type and its JSON.
     """
     if isinstance(value, str):
         return value
@@ -54,7 +54,7 @@ def _image_url(part: Part) -> Block:
 
 
 def _image(part: Part) -> ImageBlock:
-    """Returns turnlog's image: by url, or Anthropic's by a source with the bytes or the url."""
+    """Returns the image block of turnlog's form (a url) or Anthropic's form (a source with bytes or a url)."""
     if "source" not in part:
         return ImageBlock(url=part["url"], media_type=part.get("media_type"))
     source = part["source"]
@@ -65,7 +65,7 @@ def _image(part: Part) -> ImageBlock:
 
 
 def _audio(part: Part) -> Block:
-    """Returns a note in place of the audio data, which is left out."""
+    """Returns a note instead of the audio data, which is left out."""
     audio = part.get("input_audio", part)
     return TextBlock(text=f"[audio: {audio.get('format') or audio.get('transcript') or 'sound'}]")
 

@@ -1,4 +1,4 @@
-"""Forks threads: a new thread begins with another one's turns up to a sequence, without copying them."""
+"""Forks threads: a new thread begins with the turns of another thread up to a sequence, without copying them."""
 
 import uuid
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ SOURCE = "turnlog/fork"
 
 
 class ThreadExists(TurnlogError):
-    """The new thread's id is taken, now or by a thread that was deleted."""
+    """The id of the new thread belongs to another thread, which may have been deleted."""
 
     code = "thread-exists"
 
@@ -45,9 +45,9 @@ class Forked:
 async def fork_thread(
     runtime: Runtime, tenant: str, thread: str, at_seq: int, new_thread: str | None = None, label: str | None = None
 ) -> Forked:
-    """Begins a new thread with the turns of another one up to a sequence.
+    """Begins a new thread with the turns of another thread up to a sequence.
 
-    at_seq: the last sequence of the log that the new thread begins with. new_thread: None for an id of its own.
+    at_seq: the last sequence of the log that the new thread includes. new_thread: its id; None for a generated id.
 
     Raises NotFound for an unknown thread or moment, CutInACall, ThreadExists, InvalidToken.
     """
@@ -66,8 +66,8 @@ async def fork(
 ) -> Forked:
     """Begins new_thread as a fork of `thread` at a sequence; the read models must have applied that sequence.
 
-    A fork within the shared past of a fork becomes a fork of the thread that has those turns. Raises NotFound for a
-    sequence that the thread does not have, CutInACall, ThreadExists, InvalidToken.
+    A fork at a turn that a fork shares with its parent becomes a fork of the parent. Raises NotFound for a sequence
+    that the thread does not have, CutInACall, ThreadExists, InvalidToken.
     """
     at = await moment(log, tenant, thread, at_seq)
     turns = await thread_messages(conn, tenant, thread)

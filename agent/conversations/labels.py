@@ -1,4 +1,4 @@
-"""Labels a conversation with a user's first words, shortened."""
+"""Labels a conversation with the first words of a user, shortened."""
 
 import re
 import unicodedata
@@ -22,10 +22,10 @@ _PIECE = re.compile(r"[^\s\u2e80-\uffef]+|[\u2e80-\uffef]+|\s+")
 
 
 async def label_thread(runtime: Runtime, tenant: str, thread: str) -> str:
-    """Gives a conversation without a label its first one, and returns the label that it has now.
+    """Labels a conversation that has no label; returns its label.
 
-    It is what a user said first, shortened at a word; without such words "Conversation 1" or "会话 1", with the
-    next free number of the user's. One that was given before stays. Raises NotFound, InvalidToken.
+    The label consists of the first words of a user, shortened between words; if there are none, it is "Conversation 1"
+    or "会话 1", with the next free number of the user. An existing label stays. Raises NotFound, InvalidToken.
     """
     return await deciding_again()(_labelled, runtime, tenant, thread)
 
@@ -54,7 +54,8 @@ async def _numbered(runtime: Runtime, tenant: str, user: str | None, turns: Sequ
 
 
 def _words(turn: Message) -> str:
-    """Returns a user's words on one line; "" for other turns, and if there are only tool results, pictures or signs."""
+    """Returns the words of a user's turn on one line; "" for other turns, and if there are only tool results, pictures
+    or punctuation."""
     if turn.role != "user":
         return ""
     texts = turn.content
@@ -65,8 +66,8 @@ def _words(turn: Message) -> str:
 
 
 def _shortened(line: str) -> str:
-    """Returns the text at most LABEL_WIDTH wide, cut between words; within a word only where less than half would be
-    left."""
+    """Returns the text, cut to at most LABEL_WIDTH columns between words; it is cut within a word only if otherwise
+    less than half of the width would be used."""
     if _width(line) <= LABEL_WIDTH:
         return line
     kept = ""
@@ -80,7 +81,7 @@ def _shortened(line: str) -> str:
 
 
 def _pieces(line: str) -> list[str]:
-    """Returns words and the spaces between them."""
+    """Returns the words and the spaces between them."""
     return [word for piece in _PIECE.findall(line) for word in (rjieba.cut(piece) if is_chinese(piece) else [piece])]
 
 

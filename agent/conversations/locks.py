@@ -1,4 +1,4 @@
-"""Advisory locks for many long holders of one process, all on one connection."""
+"""Takes advisory locks that many tasks of one process hold for long, all on one connection."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from turnlog.projectors.engine.writer import Connection
 
 @dataclass(slots=True)
 class _Shared:
-    """A connection of the pool, returned when its last user is done."""
+    """A connection of the pool, which is returned when its last user is done."""
 
     conn: Connection
     pooled: contextlib.AsyncExitStack
@@ -21,10 +21,10 @@ class _Shared:
 
 @dataclass(slots=True)
 class SharedLocks:
-    """Locks on one shared connection, because hundreds of answers wait for the model at once.
+    """Takes locks on one shared connection, because hundreds of answers may wait for the model at once.
 
-    A session may take its own lock twice, so what this process holds is also in `_held`. If the connection is lost,
-    its locks are lost; those of a killed process are free at once.
+    Postgres lets a session take its own lock twice, so `_held` also lists the locks of this process. If the connection
+    is lost, its locks are lost; locks of a killed process are free at once.
     """
 
     pool: Pool
@@ -34,7 +34,7 @@ class SharedLocks:
 
     @contextlib.asynccontextmanager
     async def lock(self, work: LockFor, name: str) -> AsyncIterator[bool]:
-        """Yields whether this call holds the lock while the block runs."""
+        """Takes the lock while the block runs; yields whether this call has it."""
         if name in self._held:
             yield False
             return
@@ -47,7 +47,7 @@ class SharedLocks:
 
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
-        """Yields the shared connection, or another one after it was lost."""
+        """Yields the shared connection, or a new one after it was lost."""
         async with self._opening:
             shared = self._shared
             if shared is None or shared.conn.closed:

@@ -1,9 +1,9 @@
-"""Checks the owner and participants of a conversation before it is served, and finds the one that a user means by a
-name.
+"""Checks the owner and participants of a conversation before it is served, and finds the conversation that a user means
+by a name.
 
-Names are unique in a tenant, and two users may both say "main". The first one's conversation has the name as its id;
-where that id is another's, the name means `other_id` of it, for whoever it is not. A participant has agreed to take
-part, so the name means the shared conversation for them (participants.py).
+Ids are unique in a tenant, but two users may both name a conversation "main". The conversation of the first user has
+the name as its id; for other users, the name means the id that `other_id` returns. A participant has agreed to take
+part, so for a participant the name means the shared conversation (participants.py).
 """
 
 import hashlib
@@ -23,11 +23,11 @@ READS = ("thread_activity",)
 T = TypeVar("T")
 ROLES: tuple[ParticipantRole, ...] = get_args(ParticipantRole)  # each role includes the rights of those before it
 _OTHER = re.compile(r"(.*)-of-[0-9a-f]{16}", re.DOTALL)
-_LONGEST = 80  # characters of a name that are kept in the other id
+_LONGEST = 80  # characters of a name that `other_id` keeps
 
 
 def other_id(tenant: str, user: str, name: str) -> str:
-    """Returns the id for a user's conversation when another user's conversation already has its name."""
+    """Returns the id of a user's conversation if the conversation of another user has its name as the id."""
     if len(name) > _LONGEST:
         name = f"{name[: _LONGEST - 17]}-{_digest(name)}"
     return f"{name}-of-{_digest(tenant, user, name)}"
@@ -47,14 +47,14 @@ async def own_thread(
     or_nobody: bool = False,
     least: ParticipantRole = "owner",
 ) -> str:
-    """Returns the id of the user's conversation of this name or id.
+    """Returns the id of the user's conversation with this name or id.
 
-    begins: it need not have events yet. or_nobody: threads without an owner are open, too. least: with it or a higher
-    role another user's conversation is open as well. Raises NotFound for unknown conversations, and for those that the
-    user deleted; Forbidden for a participant with a lower role; InvalidToken.
+    begins: the conversation need not have events yet. or_nobody: threads without an owner are allowed too. least: the
+    lowest role with which another user's conversation is allowed. Raises NotFound for unknown conversations and for
+    those that the user deleted; Forbidden for a participant with a lower role; InvalidToken.
     """
     thread, head = await _found(runtime, tenant, name, user, or_nobody, least)
-    if not head and not begins:  # rows are readable even if their log is no longer connected
+    if not head and not begins:  # the rows may be of a log that is no longer connected
         found = await _ownership(runtime, tenant, thread, user, partition=0)
         if not found.exists or (found.owner != user and not (or_nobody and found.owner is None)):
             raise _unknown(name)
@@ -71,10 +71,11 @@ async def append_as_owner(
     or_nobody: bool = False,
     least: ParticipantRole = "owner",
 ) -> T:
-    """Appends to the user's conversation; one without events becomes the user's with the first event of `append`.
+    """Appends to the user's conversation; a conversation without events becomes the user's with the first event of
+    `append`.
 
-    append: takes the thread's id and the version of it to expect, None for any. or_nobody, least: see own_thread.
-    Raises NotFound, Forbidden, InvalidToken.
+    append: takes the thread's id and its expected version (None for any). or_nobody, least: see own_thread. Raises
+    NotFound, Forbidden, InvalidToken.
     """
     while True:
         thread, head = await _found(runtime, tenant, name, user, or_nobody, least)
@@ -88,7 +89,7 @@ async def append_as_owner(
 
 
 async def claimed(runtime: Runtime, tenant: str, name: str, user: str) -> str:
-    """Returns the id like own_thread, and opens a conversation without events. Raises NotFound, InvalidToken."""
+    """Returns the id like own_thread; opens the conversation if it has no events. Raises NotFound, InvalidToken."""
 
     async def claim(thread: str, expected: int | None) -> str:
         if expected == 0:
@@ -99,7 +100,7 @@ async def claimed(runtime: Runtime, tenant: str, name: str, user: str) -> str:
 
 
 async def check_not_deleted(runtime: Runtime, tenant: str, thread: str) -> None:
-    """Refuses a deleted conversation, even to a program that sees all users. Raises NotFound, InvalidToken."""
+    """Raises NotFound for a deleted conversation, even for a program that sees all users. Raises InvalidToken."""
     check_place(tenant, thread)
     if await runtime.log.thread_head_of(tenant, thread, REMOVALS):
         async with runtime.reading(*READS, of=(tenant, thread)) as conn:
@@ -110,7 +111,8 @@ async def check_not_deleted(runtime: Runtime, tenant: str, thread: str) -> None:
 async def _found(
     runtime: Runtime, tenant: str, name: str, user: str, or_nobody: bool = False, least: ParticipantRole = "owner"
 ) -> tuple[str, int]:
-    """Returns the id, and its last sequence: 0 where the conversation has not begun. Raises NotFound, Forbidden."""
+    """Returns the id and the last sequence, which is 0 if the conversation has no events. Raises NotFound,
+    Forbidden."""
     check_place(tenant, name, user)
     head = await runtime.log.thread_head(tenant, name)
     if head:
@@ -120,7 +122,7 @@ async def _found(
                 raise Forbidden(f"this needs the role {least!r} in the conversation, and {user!r} is its {role}")
             return name, head
     elif (made := _OTHER.fullmatch(name)) is None or other_id(tenant, user, made[1]) == name:
-        return name, 0  # an id that is derived for another user stays theirs
+        return name, 0  # an id that is derived for another user stays with that user
     other = other_id(tenant, user, name)
     head = await runtime.log.thread_head(tenant, other)
     if head and not await _role(runtime, tenant, other, user, head, named=name):
@@ -137,11 +139,11 @@ async def _role(
     or_nobody: bool = False,
     named: str | None = None,
 ) -> ParticipantRole | None:
-    """Returns the user's role in the thread. head: the thread's last sequence. named: the user's name for it, if not
-    its id. Raises NotFound where the user has deleted it, or nobody's rows have it.
+    """Returns the user's role in the thread. head: the thread's last sequence. named: the user's name for it, if it is
+    not the id. Raises NotFound if the user has deleted the thread, or no rows have it.
 
-    A thread keeps its user until it is removed. So rows that lack the latest turns are waited for only where they do
-    not name the user, or where a removal is among what they lack.
+    A thread keeps its owner until it is removed. So rows that lack the latest events are waited for only if they do not
+    name the user as the owner, or if a removal is among the missing events.
     """
     partition = await runtime.log.partition_of(tenant, thread, head)
     found = await _ownership(runtime, tenant, thread, user, partition)

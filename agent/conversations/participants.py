@@ -1,10 +1,10 @@
-"""Participants of a conversation: its owner shares it with other users, who read it and speak in it under their own
-names.
+"""Manages the participants of a conversation: its owner shares it with other users, who read it and speak in it under
+their own names.
 
-A turn belongs to the user whose words it holds: it is encrypted with that user's key, memories of it are that user's,
-and an erasure of that user makes it unreadable, whoever owns the conversation. So a name speaks for a user only after
-that user agreed, or when a program says so that acts for the user anyway. An invitation has no effect before: nobody
-can take part in what another user calls "main", or put words into another user's mouth.
+A turn belongs to the user whose words it contains: it is encrypted with that user's key, memories from it are that
+user's, and an erasure of that user makes it unreadable, regardless of who owns the conversation. So turns under a name
+are attributed to a user only after that user has agreed, or if a program that acts for the user says so. Until then, an
+invitation has no effect: nobody can get access to what another user calls "main", or attribute words to another user.
 """
 
 from collections.abc import Collection
@@ -29,7 +29,7 @@ READS = ("thread_activity",)
 
 
 class NameTaken(InvalidEvent):
-    """The name is another person's in the conversation, or the user has a conversation of the same name."""
+    """The name belongs to another person in the conversation, or the user has a conversation of the same name."""
 
     code = "name-taken"
 
@@ -45,14 +45,14 @@ class Invitation:
 
 
 async def list_participants(runtime: Runtime, tenant: str, thread: str) -> list[Participant]:
-    """Returns the participants except the owner, by user, including invited ones. Raises InvalidToken."""
+    """Returns the participants except the owner, sorted by user, including invited users. Raises InvalidToken."""
     check_place(tenant, thread)
     async with runtime.reading(*READS, of=(tenant, thread)) as conn:
         return await participants_in(conn, tenant, thread)
 
 
 async def list_invitations(runtime: Runtime, tenant: str, user: str) -> list[Invitation]:
-    """Returns the conversations that others want to share with the user, by id. Raises InvalidToken."""
+    """Returns the conversations that others want to share with the user, sorted by id. Raises InvalidToken."""
     check_place(tenant, user=user)
     async with runtime.reading(*READS) as conn:
         return [Invitation(*row) for row in await invitations_of(conn, tenant, user)]
@@ -71,10 +71,11 @@ async def share_thread(
 ) -> Participant:
     """Shares a conversation with a user, or changes the name and role of a participant.
 
-    name: under which turns are the user's; as it is, or the user's id, by default. role: a member reads and appends, a
-    reader reads; the owner's own entry only names the owner. agreed: the caller may act for the user; otherwise it is
-    an invitation, without effect until the user joins. One who agreed to the name need not agree to another role.
-    Raises NotFound, NameTaken, InvalidEvent for a conversation that is nobody's, InvalidToken.
+    name: the name of the user's turns; by default the present name, or else the user's id. role: a member reads and
+    appends, a reader only reads; the owner's own entry only sets the owner's name. agreed: the caller may act for the
+    user; otherwise this is an invitation, which has no effect until the user joins. A user who has agreed to the name
+    need not agree to another role. Raises NotFound, NameTaken, InvalidEvent for a conversation without an owner,
+    InvalidToken.
     """
     check_place(tenant, thread, user)
     owner = (await get_thread(runtime, tenant, thread)).user
@@ -105,7 +106,7 @@ async def join_thread(
 ) -> Participant:
     """Accepts an invitation for its user, or changes the name of a participant.
 
-    thread: the conversation's id. Raises NotFound where the user is not invited, NameTaken, InvalidToken.
+    thread: the conversation's id. Raises NotFound if the user is not invited, NameTaken, InvalidToken.
     """
     invited = await _entry(runtime, tenant, thread, user)
     name = name or invited.name
@@ -133,9 +134,9 @@ async def is_participant(runtime: Runtime, tenant: str, thread: str, user: str) 
 
 
 async def speakers_of(runtime: Runtime, tenant: str, thread: str, user: str, names: Collection[str]) -> dict[str, str]:
-    """Returns name → user: the participants who have these names. Other names are nobody's.
+    """Returns name → user for the names of participants; other names are left out.
 
-    Raises Forbidden for a name of another user where the user is not the owner.
+    Raises Forbidden for the name of another user if the user is not the owner.
     """
     if not names or not await runtime.log.thread_head(tenant, thread, "participant_set"):
         return {}

@@ -1,7 +1,7 @@
 """Rebuilds a thread as it was at a sequence: its turns from `messages`, and the derived state folded from the log.
 
-The read models hold only the present: one summary, the sum of topics, the last pruning. Each of these is an event, so
-folding the events up to a sequence gives what the read models held then.
+The read models contain only the present: one summary, the sums of topics, the last pruning. Each of these comes from
+events, so folding the events up to a sequence returns the state of the read models at that time.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,8 +30,8 @@ TYPES = ("summary_written", "topics_tagged", "history_pruned", "thread_forked", 
 
 @dataclass(slots=True)
 class Derived:
-    """The state derived from a thread so far. topics: mentions and time last seen; summary_seq: sequence of the
-    summary's event."""
+    """The state derived from the events of a thread so far. topics: topic → number of mentions and the time when it was
+    last seen. summary_seq: sequence of the summary's event."""
 
     summary: ForkedSummary | None = None
     summary_seq: int | None = None
@@ -40,12 +40,12 @@ class Derived:
     pruned_through: int = 0
 
     def ranked(self) -> list[str]:
-        """Returns the topics of a context, as thread_overview orders them."""
+        """Returns the topics of a context, in the order of thread_overview."""
         by_name = sorted(self.topics)
         return sorted(by_name, key=self.topics.__getitem__, reverse=True)[:TOPICS]
 
     def add(self, recorded: Recorded) -> None:
-        """Applies the next event; other types change nothing."""
+        """Applies the next event; events of other types change nothing."""
         match recorded.event.data:
             case SummaryWritten() as made:
                 copied = ForkedSummary(
@@ -76,7 +76,7 @@ class Derived:
 
 
 def fold(events: Iterable[Recorded]) -> Derived:
-    """Returns the state derived from one thread's events, in order, which contain no removals."""
+    """Returns the state derived from the events of one thread. events: in order and without removals."""
     derived = Derived()
     for recorded in events:
         derived.add(recorded)
@@ -85,7 +85,8 @@ def fold(events: Iterable[Recorded]) -> Derived:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The thread whose events describe a moment, and their last sequence; before a fork that is the parent."""
+    """The thread whose events describe a moment, and their last sequence. For a moment before a fork, that is the
+    parent."""
 
     thread: str
     seq: int
@@ -93,8 +94,8 @@ class Moment:
 
 
 async def moment(log: Log, tenant: str, thread: str, seq: int) -> Moment:
-    """Returns a thread as it was at a sequence. Raises NotFound for a thread that does not exist, was deleted since, or
-    has not reached that sequence."""
+    """Returns the state of a thread at a sequence. Raises NotFound for a thread that does not exist, was deleted since,
+    or has not reached that sequence."""
     await _check_head(log, tenant, thread, seq)
     known: set[str] = set()
     while thread not in known:
@@ -109,9 +110,10 @@ async def moment(log: Log, tenant: str, thread: str, seq: int) -> Moment:
 
 
 async def past_state(conn: Connection, log: Log, tenant: str, thread: str, seq: int) -> tuple[Overview, list[Message]]:
-    """Returns the conversation state as of a sequence, and thread_overview's result at that time.
+    """Returns the overview and the turns of a thread as of a sequence.
 
-    The read model `messages` must have applied that sequence. Raises NotFound, as `moment` and before the first turn.
+    The read model `messages` must have applied that sequence. Raises NotFound like `moment`, and for a sequence before
+    the first turn.
     """
     then = (await moment(log, tenant, thread, seq)).derived
     messages = await thread_messages(conn, tenant, thread, then.pruned_through, seq)
@@ -139,8 +141,8 @@ async def _check_head(log: Log, tenant: str, thread: str, seq: int) -> None:
 
 
 async def _events(log: Log, tenant: str, thread: str, seq: int) -> Sequence[Recorded]:
-    """Returns the events since the last removal as the projectors apply them: each id once, without undecodable
-    ones."""
+    """Returns the events since the last removal in the way projectors apply them: each id once, without undecodable
+    events."""
     found: list[Recorded] = []
     known: set[UUID] = set()
     async for stored in log.read_stored(tenant, thread, types=TYPES):

@@ -57,7 +57,7 @@ async def list_threads(
 ) -> list[ThreadInfo]:
     """Returns conversations of a tenant, or of one user, most recently active first.
 
-    after: last_active_at and id of the conversation that the list continues behind. Raises InvalidToken.
+    after: last_active_at and id of the conversation after which the list continues. Raises InvalidToken.
     """
     check_place(tenant, user=user)
     async with runtime.reading(*READS) as conn:
@@ -88,7 +88,8 @@ async def find_threads(
 
 
 async def marks_of(runtime: Runtime, tenant: str, user: str, threads: Sequence[str]) -> list[ThreadMarks]:
-    """Returns the marks that a list shows beside a user's conversations, without unknown ones. Raises InvalidToken."""
+    """Returns the marks that a list shows beside a user's conversations; unknown conversations are left out. Raises
+    InvalidToken."""
     for thread in threads:
         check_place(tenant, thread, user)
     async with runtime.pool.connection() as conn:
@@ -107,7 +108,8 @@ async def get_thread(runtime: Runtime, tenant: str, thread: str) -> ThreadInfo:
 
 
 async def thread_version(runtime: Runtime, tenant: str, thread: str) -> int:
-    """Returns the sequence of the thread's last event, 0 for none; an append may expect it. Raises InvalidToken."""
+    """Returns the sequence of the thread's last event, which an append may expect; 0 if there is none. Raises
+    InvalidToken."""
     check_place(tenant, thread)
     return await runtime.log.thread_head(tenant, thread)
 
@@ -123,7 +125,7 @@ async def open_thread(
     must_be_new: bool = False,
     event_id: UUID | None = None,
 ) -> Appended:
-    """Opens a thread without turns, so that it is listed; a label or metadata replaces that of an open thread.
+    """Opens a thread without turns, so that it is listed; if it exists, a label or metadata replaces the present one.
 
     A first turn opens its thread too, so this call is optional. must_be_new: raises WrongExpectedVersion for a
     thread id that was ever used. Raises InvalidToken.
@@ -136,7 +138,7 @@ async def open_thread(
 async def rename_thread(
     runtime: Runtime, tenant: str, thread: str, label: str, *, event_id: UUID | None = None
 ) -> Appended:
-    """Gives a thread another label. Raises NotFound, InvalidToken."""
+    """Changes the label of a thread. Raises NotFound, InvalidToken."""
     known = await get_thread(runtime, tenant, thread)
     return await runtime.log.append(_event(tenant, thread, known.user, ThreadRenamed(label=label), event_id))
 

@@ -18,8 +18,8 @@ PART = 500
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Turns of a thread, oldest first. more: there are further turns in the direction of reading. version: of the
-    thread when it was read, or slightly before."""
+    """A part of a thread's turns, oldest first. more: there are further turns in the direction of reading. version: the
+    version of the thread when it was read, or slightly before."""
 
     turns: list[Message]
     more: bool
@@ -36,9 +36,10 @@ async def transcript(
     before_seq: int | None = None,
     newest: bool = False,
 ) -> Page:
-    """Returns at most `limit` turns between two sequences of the log, both excluded: the oldest or the newest ones.
+    """Returns at most `limit` turns between two sequences of the log, both excluded. newest: the newest turns instead
+    of the oldest.
 
-    A conversation in the archive is restored first. Raises NotFound for a thread that does not exist, InvalidToken.
+    An archived conversation is restored first. Raises NotFound for a thread that does not exist, InvalidToken.
     """
     check_place(tenant, thread)
     version = await runtime.wait_until_thread_projected(tenant, thread, READS)
@@ -53,8 +54,8 @@ async def transcript(
 async def transcript_in_parts(
     runtime: Runtime, tenant: str, thread: str, after_seq: int = 0
 ) -> AsyncIterator[list[Message]]:
-    """Yields all turns of a conversation after a sequence, oldest first, PART at a time, so that a long one delays
-    nobody; no connection is held between parts. Raises what transcript raises."""
+    """Yields all turns of a conversation after a sequence, oldest first, PART at a time, so that a long conversation
+    does not block others; no connection is held between parts. Raises the errors of `transcript`."""
     more = True
     while more:
         page = await transcript(runtime, tenant, thread, limit=PART, after_seq=after_seq)
@@ -63,7 +64,7 @@ async def transcript_in_parts(
 
 
 async def costs_of(runtime: Runtime, tenant: str, thread: str, turns: Sequence[Message]) -> dict[int, Cost]:
-    """Returns tokens and latency of a transcript's turns, by sequence."""
+    """Returns the tokens and latency of turns of a transcript, by sequence."""
     async with runtime.pool.connection() as conn:
         return await costs_at(conn, tenant, thread, [turn.seq for turn in turns])
 
@@ -84,7 +85,7 @@ def blocks_of(turn: Message) -> list[dict[str, Any]]:
 
 
 def json_or_text(written: str) -> Any:
-    """Returns the value of a tool's arguments or result; text of a model that is not JSON stays as it is."""
+    """Returns the JSON value of a tool's arguments or result; a text that is not JSON is returned unchanged."""
     try:
         return json.loads(written)
     except ValueError:

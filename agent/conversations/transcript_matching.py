@@ -1,5 +1,5 @@
-"""Matches messages of OpenAI clients, which mostly send the whole history, with stored conversations: finds the
-conversation and the new messages. A history that differs from what the conversation has makes a fork."""
+"""Matches messages of OpenAI clients, which mostly send the complete history, with stored conversations: finds the
+conversation and the new messages. A history that differs from the stored conversation leads to a fork."""
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -24,17 +24,18 @@ Wire = Mapping[str, Any]
 History = Literal["all", "some", "none"]
 READS = ("messages", "thread_activity", "archives")
 SYSTEM = ("system", "developer")
-# Parts that a turn keeps unchanged. For others (audio, files) it keeps a note, so the model gets the caller's message.
+# Parts that a turn keeps unchanged. For others (audio, files) a turn keeps only a note, so the model gets the caller's
+# message.
 KEPT_PARTS = ("text", "image_url")
 CANDIDATES = 8
-TURNS_OF_A_RUN = 20  # the most turns from a question to its answer; a client sees only the question and the answer
+TURNS_OF_A_RUN = 20  # maximum turns from a question to its answer; a client sees only these two
 
 
 @dataclass(frozen=True, slots=True)
 class RequestPlace:
-    """Where a request belongs. thread: None for a new conversation. after: the last sequence that the conversation
-    shares with the request, where it went on otherwise from there, so that the request needs a fork. end: the sequence
-    of the thread's last turn, where the request shares it."""
+    """The place of a request in a conversation. thread: None for a new conversation. after: the last sequence that the
+    conversation shares with the request, if the conversation continues differently, so that the request needs a fork.
+    end: the sequence of the thread's last turn, if the request shares it."""
 
     thread: str | None
     new: Sequence[Wire]
@@ -43,14 +44,15 @@ class RequestPlace:
 
 
 def split_prompt(messages: Sequence[Wire]) -> tuple[str | None, Sequence[Wire]]:
-    """Returns the leading system messages as one text (None without any), and the rest."""
+    """Returns the leading system messages as one text (None if there are none), and the other messages."""
     said = next((at for at, one in enumerate(messages) if one.get("role") not in SYSTEM), len(messages))
     prompts = [content_text(one.get("content") or "") for one in messages[:said]]
     return "\n\n".join(prompts) if said else None, messages[said:]
 
 
 def with_own_last(messages: list[Any], given: Sequence[Wire]) -> list[Any]:
-    """Returns the messages for a model, with the caller's last message if its turn keeps less of it."""
+    """Returns the messages for a model, with the caller's last message instead of its turn if the turn keeps less of
+    it."""
     if given and messages[-1]["role"] == given[-1].get("role"):
         content = given[-1].get("content")
         if isinstance(content, list) and any(part.get("type") not in KEPT_PARTS for part in content):
@@ -69,8 +71,8 @@ def unseen(given: Sequence[Wire], known: Sequence[Message]) -> Sequence[Wire] | 
 
 
 def shared_run(given: Sequence[str], known: Sequence[Collection[str]]) -> tuple[int, int]:
-    """Returns (count, end) of the longest prefix of `given` that equals known[end - count : end]; among equal ones the
-    last."""
+    """Returns (count, end) for the longest prefix of `given` that equals known[end - count : end]; if there are
+    several, the last."""
     best = (0, 0)
     for start in range(len(known)):
         count = 0
@@ -93,11 +95,11 @@ async def place_of(
 ) -> RequestPlace:
     """Returns the place of a request's messages in a conversation.
 
-    thread: as the client names it; None: the conversation is recognised by what the assistant said in `given`.
+    thread: the client's name for it; None recognises the conversation by the assistant's messages in `given`.
 
-    history: "all" has been sent, "none" of it, or "some": as much as the messages of a named thread show, which are new
-    ones where none is of the assistant. claims: a thread without events is to become the user's with its first turn.
-    own_tools: agents answer with tools of their own, whose calls and results the client has not seen.
+    history: which part of the history `given` contains: "all", "none", or "some", which means that the messages of a
+    named thread are new unless one is from the assistant. claims: a thread without events shall become the user's with
+    its first turn. own_tools: agents answer with their own tools, whose calls and results the client has not seen.
 
     Raises NotFound for a thread of another user, InvalidToken.
     """
@@ -127,8 +129,8 @@ async def place_of(
 async def place_behind(
     runtime: Runtime, tenant: str, user: str, thread: str, seq: int, new: Sequence[Wire]
 ) -> RequestPlace:
-    """Returns the place of messages that continue after the turn at a sequence, without those that a failed request has
-    stored.
+    """Returns the place of messages that continue after the turn at a sequence, without messages that a failed request
+    has already stored.
 
     Raises NotFound.
     """
@@ -143,7 +145,7 @@ async def place_behind(
 
 
 async def _not_stored_yet(runtime: Runtime, tenant: str, thread: str, given: Sequence[Wire]) -> RequestPlace:
-    """Returns the new messages without those that a failed request has stored already."""
+    """Returns the place of new messages, without messages that a failed request has already stored."""
     async with runtime.reading(*READS, of=(tenant, thread)) as conn:
         known = await messages_page(conn, tenant, thread, max(1, len(given)), newest=True)
     behind = unseen(given, known)
@@ -159,9 +161,10 @@ async def _best(
     from_start: bool = False,
     own_tools: bool = False,
 ) -> RequestPlace | None:
-    """Returns the thread that shares most with the messages; among equals one that ends there.
+    """Returns the place in the thread that shares most of the messages; among equal threads, one that ends with them.
 
-    from_start: a thread counts only if it begins with an answer's worth of them. None: no thread shares anything.
+    from_start: a thread counts only if it begins with the messages up to at least one answer. Returns None if no thread
+    shares anything.
     """
     keys = keys_of(given)
     best: tuple[tuple[int, bool], RequestPlace] | None = None
@@ -185,10 +188,11 @@ async def _best(
 
 
 def keys_of(given: Sequence[Wire]) -> list[str]:
-    """Returns a key for each message; the turn that it was stored as has the same key. Raises InvalidEvent.
+    """Returns a key for each message; a turn that was stored from the message has the same key. Raises InvalidEvent.
 
-    Chat programs put documents into the last message, and send a person's own words later: those alone count, except in
-    the last message: the same question about another document is a new one.
+    Chat programs put documents into the last message, but send only the person's own words in later requests. So only
+    the person's own words count, except in the last message, where the same question about another document is a new
+    question.
     """
     return [*(_key(one, without_additions) for one in given[:-1]), *(_key(one, str) for one in given[-1:])]
 
@@ -220,8 +224,8 @@ def _call_key(call: Wire) -> list[Any]:
 
 
 def _dumped(role: Any, name: Any, content: Any, calls: list[Any], call_id: Any, words: Callable[[str], str]) -> str:
-    """Returns a message as one text for comparison. name: of the speaker, which distinguishes users' turns; answers are
-    stored without one. words: the part of a user's text that counts."""
+    """Returns a message as one text for comparison. name: the speaker's name, which distinguishes users' turns; answers
+    are stored without a name. words: returns the part of a user's text that counts."""
     speaker = name if role == "user" and isinstance(name, str) and not is_name_of(name, None) else None
     if isinstance(content, list) and all(block.get("type") == "text" for block in content) and len(content) < 2:
         content = content[0]["text"] if content else ""
@@ -237,7 +241,7 @@ def _has_answers(given: Sequence[Wire]) -> bool:
 
 
 def _said(given: Sequence[Wire]) -> tuple[list[str], list[str]]:
-    """Returns texts of the assistant, and ids of its tool calls."""
+    """Returns the texts of the assistant and the ids of its tool calls."""
     answers = [one for one in given if one.get("role") == "assistant"]
     texts = [content_text(one.get("content") or "") for one in answers]
     return [text for text in texts if text], [

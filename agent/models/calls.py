@@ -47,7 +47,7 @@ class Breaker:
     """A circuit breaker: after 5 failures in a row it stops calls for 30 s, then 2 trial calls must succeed.
 
     There is one per server. Every `admit` is followed by exactly one call of `succeeded`, `failed` or `released`.
-    asker: who the call is for; None for background work. A single user's requests may make the server fail, so each
+    asker: who the call is for; None for background work. The requests of one asker may make the server fail, so each
     asker has a separate circuit, and no more than 2 successive failures of one asker count for the circuit of all.
     Failures are forgotten after 5 minutes. This is own code because no maintained asyncio library has a trial count
     above one and an injectable clock: purgatory closes after a single success, pybreaker's async side needs tornado,

@@ -21,8 +21,8 @@ from turnlog.projectors.models.registry import BY_NAME
 from turnlog.projectors.rebuild import replay
 from turnlog.projectors.rebuild.replay import Retried as Retried
 
-# Errors that an event itself causes, also in a reactor. All other errors are temporary: a model, Postgres or NATS is
-# unavailable.
+# Errors that the event itself causes, in projections and reactors. All other errors are temporary: a model, Postgres or
+# NATS is unavailable.
 EVENT_ERRORS = (*POISON, EventTooLarge)
 
 React = Callable[[str, Stored], Awaitable[None]]

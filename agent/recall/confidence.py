@@ -3,10 +3,10 @@
 The score of the best turn does not show it: a question about something that nobody said, in words that everybody uses,
 gets as high a score as any other. Two features of the words do; similarity of vectors does not improve them:
 
-held   the share of the question's informative words (by their rarity in the scope) that the best turn holds, or a turn
-       beside it: near 0 where nobody ever talked of it
-lead   how much more of these words the person asked about said than anybody else did, in their three best turns each:
-       negative where the question asks Ann about what Bob said; 0 where it names no speaker, or all of them
+held   the share of the question's informative words (by their rarity in the scope) that the best turn or a turn beside
+       it contains: near 0 if nobody ever talked about the subject
+lead   the share of these words that the person named in the question said, minus the share that anybody else said, in
+       their three best turns each: negative if the question asks Ann about Bob's words; 0 if it names none or all
 
 A logistic function of both is the confidence; `make eval` fits it and measures it (docs/evaluation.md).
 """

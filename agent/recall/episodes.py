@@ -12,8 +12,9 @@ from turnlog.projectors.models.conversation.message import newest_from
 
 # Turns to recall per episode, because the search may find the question, its answer and the tool results between them.
 TURNS_AN_EPISODE = 4
-# For a context. Measured by tests/benchmarks/evidence.py: share of LoCoMo evidence in a window of 2,000 / 8,000 tokens
-# without any 6 / 23 %, with 5 80 / 84, 8 83 / 89, 10 83 / 90, 15 83 / 93; with half of tier 2's room for 10: 79 / 90.
+# The usual number for a context. Measured by tests/benchmarks/evidence.py: share of LoCoMo evidence in a window of
+# 2,000 / 8,000 tokens without any 6 / 23 %, with 5 80 / 84, 8 83 / 89, 10 83 / 90, 15 83 / 93; with half of tier 2's
+# room for 10: 79 / 90.
 EPISODES = 10
 
 

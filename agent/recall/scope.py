@@ -182,9 +182,10 @@ class ScopeStatistics:
 class ScopeIndex(Chunks):
     """The index for ranking over n chunks, in order of (thread, position).
 
-    monologue, people, opens: 1 for chunks in whose thread one person speaks alone, in whose thread no assistant speaks,
-    that come first after a pause. thread, session: its number, ascending. distance[d-1][i]: turns between chunks i and
-    i + d, 0 across threads. statistics: of the whole scope.
+    monologue: 1 for chunks of threads in which one person speaks alone. people: 1 for chunks of threads in which no
+    assistant speaks. opens: 1 for the first chunk after a pause. thread, session: numbers, in ascending order.
+    distance: distance[d-1][i] is the number of turns between the chunks i and i + d; 0 across threads. statistics:
+    those of the complete scope.
     """
 
     count: int

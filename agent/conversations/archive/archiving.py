@@ -1,4 +1,4 @@
-"""Archives cold conversations: first the file, then the event that removes them from the read models."""
+"""Archives cold conversations: writes the file first, then appends the event that removes them from the read models."""
 
 import asyncio
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from turnlog.projectors.models.conversation.thread_lookup import Cold
 
 
 async def thread_rows(log: Log, tenant: str, thread: str, through_seq: int) -> list[ArchivedRow]:
-    """Returns all events since the last removal, without those of earlier archiving and restoring."""
+    """Returns all events of a thread since its last removal, without events of earlier archiving and restoring."""
     rows: list[ArchivedRow] = []
     known: set[str] = set()
     async for stored in log.read_stored(tenant, thread, 1, through_seq):
@@ -26,13 +26,13 @@ async def thread_rows(log: Log, tenant: str, thread: str, through_seq: int) -> l
         if type_ in REMOVALS:
             rows = []
         elif type_ not in ARCHIVING and (row := archived_row(stored)) is not None and row.event_id not in known:
-            known.add(row.event_id)  # the same event id twice is one event
+            known.add(row.event_id)  # events with the same id count once
             rows.append(row)
     return rows
 
 
 def archived_row(stored: Stored) -> ArchivedRow | None:
-    """Returns the event as an archive holds it; None for a message that is not an event."""
+    """Returns the event in the form of an archive; None for a message that is not an event."""
     try:
         envelope = parsed(stored.body)
         time = in_calendar(datetime.fromisoformat(str(envelope.get("time"))))
@@ -49,9 +49,10 @@ OF_ARCHIVE = UUID("0c0fa1c7-4f0e-4d0f-9a5d-5f4f7a1c9f10")
 
 
 async def archive_thread(log: Log, folder: Path, cold: Cold) -> bool:
-    """Returns False if the conversation went on meanwhile, has several users, or an event too large to restore.
+    """Archives a conversation. Returns False if it got a new event meanwhile, has several users, or has an event that
+    is too large to restore.
 
-    A crash after the file was written leaves one without an event; the next run overwrites it. Raises OSError,
+    A crash after the file was written leaves a file without an event; the next run overwrites it. Raises OSError,
     ArchiveDamaged, LogUnavailable, GapInLog, KeyUnavailable.
     """
     head = await log.thread_head(cold.tenant, cold.thread)
@@ -74,8 +75,8 @@ async def archive_thread(log: Log, folder: Path, cold: Cold) -> bool:
 
 
 def largest(log: Log) -> int:
-    """Returns the largest envelope, in bytes, that fits within another event: as JSON text it may double, and sealing
-    adds a third."""
+    """Returns the size of the largest envelope, in bytes, that fits into another event: as JSON text its size may
+    double, and sealing adds a third."""
     return int(log.nc.max_payload) // 3
 
 

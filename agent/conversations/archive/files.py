@@ -1,6 +1,7 @@
-"""Archived conversations as Parquet files: one per conversation, in folders by tenant and last month.
+"""Stores archived conversations as Parquet files, one per conversation, in folders by tenant and last month.
 
-What is in clear in the log, as a conversation without a user is, is sealed in the file with a key of the tenant.
+Events that are in clear in the log, such as those of a conversation without a user, are sealed in the file with a key
+of the tenant.
 """
 
 import hashlib
@@ -21,7 +22,7 @@ from turnlog.events.sealing import NONCE_BYTES, Keyring, key_ids_in
 from turnlog.events.subjects import thread_token
 
 COMPRESSION = "zstd"
-# The owner of a tenant's key. No user has this id, so no erasure destroys the key.
+# The user id of a tenant's key. No user has this id, so no erasure destroys the key.
 TENANT = ""
 
 
@@ -41,7 +42,8 @@ class ArchiveDamaged(TurnlogError):
 class ArchivedRow:
     """An event of the log. envelope: its bytes in the log, with sealed fields still sealed.
 
-    key: of the tenant's key that seals the envelope in the file; None for one that is in the file as in the log.
+    key: id of the tenant's key that seals the envelope in the file; None if the envelope is the same in the file and
+    the log.
     """
 
     seq: int
@@ -64,7 +66,7 @@ def path_of(tenant: str, thread: str, rows: Sequence[ArchivedRow]) -> str:
 
 
 def sealed(rows: Iterable[ArchivedRow], keyring: Keyring | None, tenant: str, path: str) -> list[ArchivedRow]:
-    """Returns the rows as they are in the file. Raises KeyUnavailable."""
+    """Returns the rows in the form of the file. Raises KeyUnavailable."""
     if keyring is None:
         return list(rows)
     key = keyring.current(tenant, TENANT)
@@ -78,7 +80,7 @@ def sealed(rows: Iterable[ArchivedRow], keyring: Keyring | None, tenant: str, pa
 
 
 def unsealed(rows: Iterable[ArchivedRow], keyring: Keyring | None, tenant: str, path: str) -> list[ArchivedRow]:
-    """Returns the rows as they are in the log. Raises KeyUnavailable, ArchiveDamaged."""
+    """Returns the rows in the form of the log. Raises KeyUnavailable, ArchiveDamaged."""
 
     def unseal(row: ArchivedRow, key_id: str) -> ArchivedRow:
         key = keyring.find(tenant, TENANT, key_id) if keyring else None

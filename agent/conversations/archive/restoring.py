@@ -1,4 +1,4 @@
-"""Restores an archived conversation: its events are appended again, in parts, for the read models to apply."""
+"""Restores an archived conversation: appends its events again, in parts, so that the read models apply them."""
 
 import asyncio
 import logging
@@ -32,7 +32,8 @@ PART_BYTES = 512 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _Archived:
-    """A conversation in the archive. since: its events after thread_archived; parts: those of them that restore it."""
+    """A conversation in the archive. since: its events after thread_archived. parts: those of these events that restore
+    it."""
 
     event: Event
     data: ThreadArchived
@@ -42,10 +43,10 @@ class _Archived:
 
 
 async def restore(log: Log, folder: Path, tenant: str, thread: str) -> int | None:
-    """Restores the conversation; returns the sequence from which it is back, or None if it was not archived.
+    """Restores the conversation; returns the sequence at which it is complete again, or None if it was not archived.
 
-    A missing or damaged file is logged, and the log itself is read instead. Two calls at once restore it once, and
-    what a crash left unfinished is finished. Raises LogUnavailable, GapInLog, KeyUnavailable.
+    A missing or damaged file is logged, and the log itself is read instead. Two concurrent calls restore it once, and a
+    call after a crash finishes the restoring. Raises LogUnavailable, GapInLog, KeyUnavailable.
     """
     while (found := await _find(log, tenant, thread)) is not None:
         events = await _told_again(log, folder, found)
@@ -61,7 +62,7 @@ async def restore(log: Log, folder: Path, tenant: str, thread: str) -> int | Non
 
 
 async def _find(log: Log, tenant: str, thread: str) -> _Archived | None:
-    """Returns the archived conversation; None if it is not archived, already back, or removed since."""
+    """Returns the archived conversation; None if it is not archived, was restored already, or was removed since."""
     seq = await log.thread_head(tenant, thread, "thread_archived")
     if not seq:
         return None
@@ -79,8 +80,8 @@ async def _find(log: Log, tenant: str, thread: str) -> _Archived | None:
 
 
 async def _told_again(log: Log, folder: Path, found: _Archived) -> list[Event]:
-    """Returns all parts, even those already stored. Every process makes equal parts, because events after the first
-    part are left out."""
+    """Returns all parts, including those that are already stored. Every process makes equal parts, because events after
+    the first part are left out."""
     end = found.parts[0].seq if found.parts else found.head + 1
     rows = await _rows(log, folder, found)
     later = [archived_row(stored) for stored in found.since if stored.seq < end]
@@ -108,7 +109,7 @@ async def _rows(log: Log, folder: Path, found: _Archived) -> list[ArchivedRow]:
 
 
 def _first_of_each(rows: Sequence[ArchivedRow]) -> list[ArchivedRow]:
-    """Returns the events that the read models dropped, each once."""
+    """Returns the events that the read models have dropped, each once."""
     from turnlog.projectors.models.chunks.projection import HANDLED  # loads SQLAlchemy
 
     first: dict[str, ArchivedRow] = {}
@@ -119,12 +120,13 @@ def _first_of_each(rows: Sequence[ArchivedRow]) -> list[ArchivedRow]:
 
 
 def _opened(log: Log, rows: Sequence[ArchivedRow]) -> Iterator[tuple[str | None, ArchivedEvent]]:
-    """Yields (user, event) in clear, with tombstones where a key was destroyed. The part seals them again."""
+    """Yields (user, event) in clear, with tombstones for events whose key was destroyed. The part seals the events
+    again."""
     for row in rows:
         try:
             event = decode(row.envelope, log.keyring)
         except InvalidEvent:
-            continue  # the projectors could not apply it
+            continue  # the projectors could not apply it either
         envelope = encode(event).decode()
         yield event.user, ArchivedEvent(seq=row.seq, stored_at=row.stored_at, envelope=envelope)
 
@@ -132,7 +134,7 @@ def _opened(log: Log, rows: Sequence[ArchivedRow]) -> Iterator[tuple[str | None,
 def _parts(
     events: Iterator[tuple[str | None, ArchivedEvent]], most_bytes: int
 ) -> Iterator[tuple[str | None, tuple[ArchivedEvent, ...]]]:
-    """Yields parts with events of one user each, so that each is sealed with that user's key."""
+    """Yields parts; each contains events of one user only, so that it is sealed with that user's key."""
     part: list[ArchivedEvent] = []
     owner: str | None = None
     size = 0
@@ -163,7 +165,8 @@ READS = ("archives", "messages", "vectors")
 
 
 async def restored_if_archived(runtime: Runtime, conn: Connection, tenant: str, thread: str) -> bool:
-    """Restores the thread and its archived ancestors. If none is archived, this costs one query.
+    """Restores the thread and its archived ancestors; returns whether any was archived. If none was, this takes one
+    query.
 
     Returns when the read models have applied them. Raises LogUnavailable, GapInLog, KeyUnavailable, NotProjectedInTime.
     """
@@ -174,7 +177,7 @@ async def restored_if_archived(runtime: Runtime, conn: Connection, tenant: str, 
 
 
 async def restored_of_user(runtime: Runtime, conn: Connection, tenant: str, user: str | None) -> int:
-    """Restores all conversations of a user or of a tenant; returns how many."""
+    """Restores all conversations of a user or of a tenant; returns their number."""
     archived = await archived_threads(conn, tenant, user)
     for one in archived:
         await _restored(runtime, tenant, one)

@@ -1,1 +1,1 @@
-"""Short-term memory: sessions, their segments and their hot copies."""
+"""Implements short-term memory: sessions, their segments and their copies in memory."""

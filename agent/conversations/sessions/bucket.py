@@ -1,4 +1,4 @@
-"""Copies of sessions in a JetStream key-value bucket. A cache: a failure counts as a miss."""
+"""Keeps copies of sessions in a JetStream key-value bucket. It is a cache: a failure counts as a miss."""
 
 import asyncio
 import contextlib
@@ -35,8 +35,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """A copy as it is in the bucket. origin: the log and the projection version that the copy was made from; a copy of
-    another origin is ignored."""
+    """A copy in the form of the bucket. origin: the log and the projection version from which the copy was made; a copy
+    with another origin is ignored."""
 
     origin: str
     through: int
@@ -47,7 +47,7 @@ _VALUES = TypeAdapter(_Value)
 
 
 class Bucket:
-    """The bucket of one tenant's sessions. After a failure it is not used for AWAY_S."""
+    """The bucket of one tenant's sessions. After a failure, it is not used for AWAY_S."""
 
     def __init__(self, log: Log, tenant: str) -> None:
         self._log, self._tenant = log, tenant
@@ -60,13 +60,13 @@ class Bucket:
         await self._attempt(self._opened)
 
     async def read(self, thread: str) -> Copy | None:
-        """Returns the copy; None without a copy, and when the bucket does not answer."""
+        """Returns the copy; None if there is none, or if the bucket does not answer."""
         return await self._attempt(lambda: self._read(session_key(self._tenant, thread)))
 
     async def write(self, copy: Copy) -> None:
-        """Stores the copy; one over MAX_VALUE_BYTES is not stored, and the key is purged.
+        """Stores the copy; a copy larger than MAX_VALUE_BYTES is not stored, and the key is purged.
 
-        It may replace a newer one of another process: whoever reads it completes it from the log.
+        It may replace a newer copy of another process, because every reader completes a copy from the log.
         """
         await self._attempt(lambda: self._write(copy))
 
@@ -136,9 +136,10 @@ class Bucket:
 
 
 class Removals:
-    """Subscribes to the removals of a tenant's threads and purges their copies, even if nobody reads them again.
+    """Subscribes to removals of a tenant's threads and purges their copies, even if nobody reads them again.
 
-    It purges twice: a process that read the session just before the removal may store a copy after the first time.
+    It purges twice, because a process that read the session just before the removal may store a copy after the first
+    purge.
     """
 
     def __init__(self, nc: Client, tenant: str, bucket: Bucket) -> None:

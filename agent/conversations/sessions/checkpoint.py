@@ -1,4 +1,4 @@
-"""Decides where a segment ends: which turns the summary covers, and which stay in full. Pure."""
+"""Decides where a segment ends: which turns the summary covers and which stay complete. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ SUMMARY_SHARE = 4
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The cut that a checkpoint makes in the segment. covered: messages that join the summary, oldest first. kept: how
-    many turns stay in full after it."""
+    """The cut that a checkpoint makes in the segment. covered: messages that join the summary, oldest first. kept:
+    number of turns after the cut, which stay complete."""
 
     covered: Sequence[Message]
     kept: int
@@ -26,7 +26,7 @@ class Cut:
 
 def automatic_cut(state: SessionState, through_seq: int, rules: SegmentRules, counter: TokenCounter) -> Cut | None:
     """Returns the cut of a requested checkpoint; None if there is nothing to cover. Turns after through_seq are left
-    out, so that the same request always gives the same summary."""
+    out, so that the same request always leads to the same summary."""
     turns = turns_of(message for message in _uncovered(state) if message.seq <= through_seq)
     kept = retained(turns, rules.recent_turns, rules, counter)
     cut = _cut(state, turns[: len(turns) - kept], kept)
@@ -34,8 +34,8 @@ def automatic_cut(state: SessionState, through_seq: int, rules: SegmentRules, co
 
 
 def manual_checkpoint(state: SessionState, summary: str, recent_turns: int) -> SegmentCheckpointed:
-    """Returns a checkpoint with the caller's summary. If there are no more turns than recent_turns, all of them stay in
-    full."""
+    """Returns a checkpoint with the caller's summary. If there are at most recent_turns turns, all of them stay
+    complete."""
     turns = turns_of(state.segment)
     kept = min(len(turns), recent_turns)
     cut = _cut(state, turns[: len(turns) - kept], kept)
@@ -49,8 +49,8 @@ def manual_checkpoint(state: SessionState, summary: str, recent_turns: int) -> S
 
 
 def summary_limit(rules: SegmentRules, most: int) -> int:
-    """Returns the tokens of a summary: a quarter of what the threshold allows at most, so that a small window has room
-    left."""
+    """Returns the token limit of a summary: `most`, but at most a quarter of the threshold's tokens, so that a small
+    window has room left."""
     return max(1, min(most, int(rules.token_threshold_ratio * rules.model_context_window) // SUMMARY_SHARE))
 
 

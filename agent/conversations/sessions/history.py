@@ -1,6 +1,6 @@
-"""The history text of a session and its tokens. Pure.
+"""Builds the history text of a session and counts its tokens. Pure.
 
-A line is a message as `User: …` or `Assistant: …`, of another speaker with their name; a round of tools is one line
+A line is a message as `User: …` or `Assistant: …`, or with the name of another speaker; a round of tools is one line
 with its calls and short results.
 """
 
@@ -34,7 +34,8 @@ Line = tuple[Message, ...]
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """history fits the window, full_history is whole; tokens are those of full_history and the query."""
+    """The history for a prompt. history: cut to fit the window. full_history: the complete history. tokens: those of
+    full_history and the query."""
 
     history: str
     full_history: str
@@ -46,9 +47,9 @@ class History:
 def build_history(
     summary: str, turns: Sequence[Turn], query: str, rules: SegmentRules, counter: TokenCounter
 ) -> History:
-    """Returns the history of a prompt. summary: "" if the turns have none before them. The ratio decides in every mode.
+    """Returns the history for a prompt. summary: "" if there is none before the turns.
 
-    Over the window the oldest turns are replaced by a line that says how many; the newest turn always stays.
+    If the history exceeds the window, a line with their number replaces the oldest turns; the newest turn always stays.
     """
     head = summary_text(summary)
     head_tokens, query_tokens = counter.cached_text(head), counter.cached_text(query)
@@ -78,15 +79,15 @@ def turn_tokens(turn: Turn, counter: TokenCounter) -> int:
 
 
 def retained(turns: Sequence[Turn], recent_turns: int, rules: SegmentRules, counter: TokenCounter) -> int:
-    """Returns how many of the newest turns a checkpoint leaves in full: up to recent_turns, at least one, and at most
-    half of the threshold's tokens, so that the next segment has room."""
+    """Returns how many of the newest turns stay complete after a checkpoint: up to recent_turns, at least one, and at
+    most half of the threshold's tokens, so that the next segment has room."""
     half = int(rules.token_threshold_ratio * rules.model_context_window) // 2
     newest = turns[-max(1, recent_turns) :]
     return _newest([turn_tokens(turn, counter) for turn in newest], half)
 
 
 def lines_of(turn: Turn) -> Iterator[Line]:
-    """Yields the turn's lines; results of tools belong to the message that called them."""
+    """Yields the lines of the turn; results of tools belong to the message that called the tools."""
     line: list[Message] = []
     for message in turn:
         if line and calls(line[0]) and results(message) and not words(message):
@@ -100,7 +101,7 @@ def lines_of(turn: Turn) -> Iterator[Line]:
 
 
 def line_text(line: Line) -> str:
-    """Returns one line, or '' if it has nothing to show (only thinking)."""
+    """Returns the text of a line, or '' if there is nothing to show (only thinking)."""
     said = [words(line[0])]
     for call in calls(line[0]):
         name, arguments = call.wire["function"]["name"], call.wire["function"]["arguments"]
@@ -112,7 +113,7 @@ def line_text(line: Line) -> str:
 
 
 def words(message: Message) -> str:
-    """Returns the message's own content: text, and images by name."""
+    """Returns the content of the message itself: its text, and notes for images."""
     if message.role == "tool":
         return ""
     content = message.content
@@ -134,7 +135,8 @@ def _line_tokens(line: Line, counter: TokenCounter) -> int:
 
 
 def _newest(sizes: Sequence[int], room: int) -> int:
-    """Returns how many of the last sizes fit into the room; at least one if there is any."""
+    """Returns how many of the last items fit into the room, but at least one if there are any. sizes: tokens of the
+    items."""
     return min(len(sizes), max(1, sum(total <= room for total in accumulate(reversed(sizes)))))
 
 

@@ -1,7 +1,7 @@
 """Reads a session from the nearest level that has it: memory, bucket, Postgres, and last the log.
 
-Each copy is compared with the end of the log and completed from it. Only while the log is unavailable a copy is
-returned as it is.
+Each copy is compared with the end of the log and completed from it. A copy is returned unchecked only while the log is
+unavailable.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ logger = logging.getLogger("turnlog.sessions")
 
 @dataclass(frozen=True, slots=True)
 class _Answer(Generic[T]):
-    """What Postgres returned; answered: False if it did not answer."""
+    """The result of a query to Postgres. answered: False if Postgres did not answer."""
 
     answer: T | None
     answered: bool
@@ -40,7 +40,7 @@ class _Answer(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class FoundSession:
-    """A level's session. copy: None if there is no session; compared: it was compared with the log.
+    """The session that a level returned. copy: None if there is no session. compared: it was compared with the log.
 
     changed: it differs from the copy in the bucket.
     """
@@ -61,8 +61,8 @@ class Levels:
         self.bucket = Bucket(log, tenant)
 
     async def current(self, thread: str) -> tuple[Copy, Level]:
-        """Returns the session now. Raises NotFound, LogUnavailable when no level can answer, and FutureEventVersion
-        when the log holds an event of a newer turnlog."""
+        """Returns the present session. Raises NotFound, LogUnavailable if no level can answer, and FutureEventVersion
+        if the log contains an event of a newer turnlog."""
         held = self.hot.find(thread)
         if held is not None and held.copy is not None:
             if self.hot.is_current(held):

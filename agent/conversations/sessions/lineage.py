@@ -1,4 +1,4 @@
-"""Reads a thread, with the turns that a fork shares with its parents, from the log alone."""
+"""Reads a thread from the log alone, including the turns that a fork shares with its parents."""
 
 from dataclasses import dataclass
 from uuid import UUID
@@ -14,9 +14,9 @@ TYPES = ("turn_recorded", "thread_forked", "session_created", *sorted(REMOVALS))
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """A thread and the turns that it shares with its parents. turns: of the thread and of its parents, oldest first.
-    user: the owner, if the log names one. shared_seq: turns up to here are the parents'; 0: the thread is not a
-    fork."""
+    """A thread and the turns that it shares with its parents. turns: turns of the thread and of its parents, oldest
+    first. user: the owner, if the log names one. shared_seq: turns up to this sequence belong to the parents; 0 if the
+    thread is not a fork."""
 
     turns: tuple[Recorded, ...] = ()
     user: str | None = None
@@ -24,7 +24,7 @@ class Lineage:
 
     @property
     def after_seq(self) -> int | None:
-        """Returns the sequence after which the turns come; None if there are none."""
+        """Returns the sequence before that of the first turn; None if there are no turns."""
         return self.turns[0].seq - 1 if self.turns else None
 
     @property
@@ -35,14 +35,14 @@ class Lineage:
 
 
 async def lineage(log: Log, tenant: str, thread: str, through_seq: int) -> Lineage:
-    """Returns the thread up to a sequence. A removed parent's turns, and those of its parents, are gone.
+    """Returns the thread up to a sequence, without turns of a removed parent and of that parent's parents.
 
     Raises LogUnavailable, GapInLog.
     """
     known: dict[str, int] = {}
     events: list[Recorded] = []
     place, through = thread, through_seq
-    while place not in known:  # forks in a circle: only a foreign producer can have written them
+    while place not in known:  # only a foreign producer can write forks in a circle
         known[place] = through
         own = await _since_removal(log, tenant, place, through_seq if place == thread else None)
         events += [one for one in own if one.seq <= through or one.event.type == "session_created"]
@@ -59,8 +59,8 @@ async def lineage(log: Log, tenant: str, thread: str, through_seq: int) -> Linea
 
 
 async def _since_removal(log: Log, tenant: str, thread: str, through_seq: int | None) -> list[Recorded]:
-    """Returns the thread's events since its last removal as the projectors apply them: each once, without undecodable
-    ones, which are parked."""
+    """Returns the thread's events since its last removal in the way projectors apply them: each once, without
+    undecodable events, which are parked."""
     found: dict[UUID, Recorded] = {}
     async for stored in log.read_stored(tenant, thread, through_seq=through_seq, types=TYPES):
         recorded = incoming(stored).recorded

@@ -1,4 +1,5 @@
-"""Copies of sessions in memory. Each subscribes to its thread: a message there makes the copy suspect."""
+"""Keeps copies of sessions in memory. Each copy subscribes to its thread, because a message there makes the copy
+suspect."""
 
 import asyncio
 import contextlib
@@ -21,13 +22,14 @@ from turnlog.events.personal_data_caches import holds_words
 from turnlog.events.subjects import watch_subject
 
 KEPT, OWN_IDS = 1_000, 10_000
-# A subscriber gets a message before the stream has stored it; storing it, or its atomic batch, may take this long.
+# A subscriber gets a message before the stream has stored it; storing the message or its atomic batch may take this
+# long.
 SUSPECT_S = 3.0
 
 
 @dataclass(slots=True)
 class HotCopy:
-    """A session's copy in memory. Times are of the monotonic clock, in seconds.
+    """A session's copy in memory. Times are seconds of the monotonic clock.
 
     heard_at: when another writer last published on the thread; joined_at: when the subscription began;
     checked_at: when the last comparison with the log began; connection: the number of reconnects at that time.
@@ -44,7 +46,8 @@ class HotCopy:
         """Returns whether the copy can be used without asking the log, because the subscription has covered the time
         since the last check.
 
-        A message on its way when the subscription began is not received, so one more check follows SUSPECT_S later.
+        A message that was published while the subscription began is not received, so one more check follows SUSPECT_S
+        later.
         """
         heard_all = self.checked_at >= self.joined_at and (
             now < self.joined_at + SUSPECT_S or self.checked_at >= self.joined_at + SUSPECT_S
@@ -53,7 +56,7 @@ class HotCopy:
 
 
 class HotCopies:
-    """The copies in use; the least recently used are dropped first."""
+    """The copies in use. The least recently used ones are dropped first."""
 
     def __init__(self, nc: Client, tenant: str, keep: int = KEPT) -> None:
         self._nc, self._tenant, self._keep = nc, tenant, keep
@@ -82,14 +85,14 @@ class HotCopies:
         held = self._held[thread] = HotCopy(None, time.monotonic(), self._nc.stats["reconnects"])
         try:
             held.sub = await self._nc.subscribe(watch_subject(self._tenant, thread), cb=self._ear(thread))
-        except (NatsError, OSError):  # the connection is closed: every read asks the log
+        except (NatsError, OSError):  # the connection is closed, so every read asks the log
             held.joined_at = math.inf
         while len(self._held) > self._keep:
             await self.leave(next(iter(self._held)))
         return held
 
     def put(self, thread: str, copy: Copy, checked_at: float | None, connection: int) -> None:
-        """Stores a copy unless a newer one is there. checked_at: when its comparison with the log began."""
+        """Stores a copy unless there is a newer one. checked_at: when its comparison with the log began."""
         held = self._held.get(thread)
         if copy.borrows or held is None or (held.copy is not None and held.copy.through > copy.through):
             return
@@ -111,11 +114,11 @@ class HotCopies:
             held.heard_at = time.monotonic()
 
     def now(self) -> tuple[float, int]:
-        """Returns (time, reconnects), to be stored with a copy that is compared with the log from now on."""
+        """Returns (time, reconnects), to be stored with a copy whose comparison with the log begins now."""
         return time.monotonic(), self._nc.stats["reconnects"]
 
     def expect(self, ids: Iterable[UUID]) -> None:
-        """Marks messages of this process, which do not make the copy suspect."""
+        """Registers the ids of this process's messages, which do not make the copy suspect."""
         self._own.update((str(one), None) for one in ids)
 
     async def leave(self, thread: str) -> None:

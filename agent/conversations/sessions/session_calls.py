@@ -1,7 +1,7 @@
-"""Functions of sessions, the short-term memory of a conversation. One call each; a program that stays uses
-ShortTermMemory.
+"""Offers the operations of sessions, the short-term memory of a conversation, as single calls; a long-running program
+uses ShortTermMemory.
 
-Every function raises NotFound for a conversation without a session, and InvalidToken for an id that cannot be one.
+Every function raises NotFound for a conversation without a session, and InvalidToken for an invalid id.
 """
 
 import contextlib
@@ -40,8 +40,9 @@ async def create_session(
 ) -> SessionValue:
     """Begins a session that includes the earlier turns; an existing session restarts without them.
 
-    user: None is whoever speaks first. window: tokens of the model's window. threshold: the share of it that makes a
-    summary due, over 0 to 1. recent_turns: the newest turns that a summary leaves in full. None: the settings'.
+    user: None means the first user who speaks. window: tokens of the model's window. threshold: the share of the window
+    that makes a summary due, more than 0 and at most 1. recent_turns: number of newest turns that stay complete after a
+    summary. None means the value of the settings.
     """
     check_conversation(conversation)
     if user is not None:
@@ -57,7 +58,7 @@ async def create_session(
 
 
 async def create_requested(runtime: Runtime, tenant: str, request: MemoryCreateRequest) -> SessionValue:
-    """Creates a session like create_session, from all fields of the request."""
+    """Creates a session like create_session, but takes all fields of the request."""
     async with _memory(runtime, tenant) as memory:
         return await memory.create(request)
 
@@ -68,20 +69,21 @@ async def show_session(runtime: Runtime, tenant: str, conversation: str) -> Sess
 
 
 async def session_context(runtime: Runtime, tenant: str, conversation: str, query: str = "") -> MemoryContext:
-    """Returns the history for a prompt. query: the user's next words, whose tokens count too. A summary that is due is
-    requested."""
+    """Returns the history for a prompt, and requests a summary if one is due. query: the user's next words, whose
+    tokens count too."""
     check_id("thread", conversation)
     return await query_memory(runtime, tenant, MemoryQueryRequest(conversation_id=conversation, query=query))
 
 
 async def query_memory(runtime: Runtime, tenant: str, request: MemoryQueryRequest) -> MemoryContext:
-    """Returns the history like session_context, from all fields of the request."""
+    """Returns the history like session_context, but takes all fields of the request."""
     async with _memory(runtime, tenant) as memory:
         return await memory.query_memory_context(request)
 
 
 async def write_turn(runtime: Runtime, tenant: str, request: MemoryWriteRequest) -> MemoryWriteResult:
-    """Appends a question, its answer or both to the session's conversation. Raises InvalidMemoryRequest for neither."""
+    """Appends a question, its answer or both to the session's conversation. Raises InvalidMemoryRequest if both are
+    empty."""
     async with _memory(runtime, tenant) as memory:
         return await memory.write_turn(request)
 
@@ -90,9 +92,9 @@ async def change_session(
     runtime: Runtime, tenant: str, conversation: str, changes: SessionChanges | SessionValue
 ) -> SessionValue:
     """Changes the current agent, slots, intent and pending action, or the user snapshot. A SessionValue replaces these
-    parts; its other parts are ignored, because they follow from the conversation.
+    parts; its other parts are ignored, because they are derived from the conversation.
 
-    Raises InvalidMemoryRequest for a part that is then not valid.
+    Raises InvalidMemoryRequest if a changed part is not valid.
     """
 
     def changed(session: SessionValue) -> SessionValue:
@@ -114,7 +116,7 @@ async def list_checkpoints(runtime: Runtime, tenant: str, conversation: str) -> 
 async def write_checkpoint(
     runtime: Runtime, tenant: str, conversation: str, summary: str, recent_turns: int | None = None
 ) -> SessionValue:
-    """Ends the segment with this summary of every turn except the last `recent_turns`; None: the session's rule.
+    """Ends the segment with this summary of every turn except the last `recent_turns` (None means the session's rule).
 
     Raises InvalidMemoryRequest for a summary that is empty or too long.
     """

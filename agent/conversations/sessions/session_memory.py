@@ -1,7 +1,7 @@
-"""Short-term memory: the five operations of docs/short-term-memory.md over sessions that are events.
+"""Implements the five operations of docs/short-term-memory.md over sessions that are stored as events.
 
-Summaries are not made here: a query that finds the threshold crossed asks for a checkpoint on the log, and a
-reactor makes it while the answer is on its way.
+Summaries are not made here: a query that finds the threshold crossed requests a checkpoint on the log, and a reactor
+makes it while the answer is being made.
 """
 
 import asyncio
@@ -50,12 +50,12 @@ CLOSING_S = 2.0
 class ShortTermMemory:
     """The memory of one tenant's conversations: `async with ShortTermMemory(log, pool, settings) as memory`.
 
-    Every method raises NotFound for a conversation that has no session or is another user's, DatabaseUnavailable
-    and LogUnavailable when no level can answer.
+    Every method raises NotFound for a conversation that has no session or belongs to another user, DatabaseUnavailable
+    and LogUnavailable if no level can answer.
     """
 
     def __init__(self, log: Log, pool: Pool, settings: Settings, tenant: str | None = None) -> None:
-        """Uses the settings' tenant if none is given. Tokens are counted as the settings' model counts them."""
+        """tenant: None means that of the settings. Tokens are counted in the way of the model in the settings."""
         self.tenant = tenant or settings.tenant
         self._log, self._settings = log, settings
         self._sessions = Sessions(log, pool, self.tenant, metrics.session_read)
@@ -80,9 +80,9 @@ class ShortTermMemory:
     async def create(self, request: MemoryCreateRequest) -> SessionValue:
         """Begins a session, or restarts an existing one: earlier turns are not part of it.
 
-        A conversation with turns but no session, such as an imported one, begins with its whole history, in
-        FULL_HISTORY; a fork's is that of its shared past. Raises NotFound when the conversation is another user's,
-        InvalidToken for an id that no conversation may have.
+        The session of a conversation that already has turns, such as an imported one, begins with the complete history
+        in the mode FULL_HISTORY; that of a fork includes the turns of its parents. Raises NotFound if the conversation
+        belongs to another user, InvalidToken for an invalid id.
         """
         place, user = check_conversation(request.conversation_id), request.user_id
 
@@ -108,7 +108,7 @@ class ShortTermMemory:
         return session_value(await self._session(conversation_id))
 
     async def query_memory_context(self, request: MemoryQueryRequest) -> MemoryContext:
-        """Returns the history for a prompt, and whether it is time for a summary.
+        """Returns the history for a prompt, and whether a summary is due.
 
         Crossing the threshold requests a checkpoint in the background, once per state of the conversation. A failed
         request does not fail the query; the next query repeats it.
@@ -150,9 +150,9 @@ class ShortTermMemory:
     async def checkpoint(self, conversation_id: str, summary: str, recent_turns: int | None = None) -> SessionValue:
         """Ends the segment with the caller's summary.
 
-        The last recent_turns turns stay in full (None: the session's rule). The summary must cover every turn before
-        them; with 0, all turns. Raises InvalidMemoryRequest for an empty summary, one over the session's threshold,
-        or a negative recent_turns.
+        The last recent_turns turns stay complete (None means the session's rule). The summary must cover every turn
+        before them; with 0, it must cover all turns. Raises InvalidMemoryRequest for an empty summary, one over the
+        session's threshold, or a negative recent_turns.
         """
         if recent_turns is not None and recent_turns < 0:
             raise InvalidMemoryRequest(
@@ -175,7 +175,7 @@ class ShortTermMemory:
         return session_value(state)
 
     async def reset(self, conversation_id: str) -> SessionValue:
-        """Restarts the session with the same user, rules and user snapshot. Log and transcript are
+        """Restarts the session with the same user, rules and user snapshot. The log and the transcript stay
         unchanged."""
 
         def decide(state: SessionState) -> list[EventData]:
@@ -184,14 +184,14 @@ class ShortTermMemory:
         return session_value(await self._sessions.change(conversation_id, decide))
 
     async def checkpoints(self, conversation_id: str) -> list[SegmentCheckpoint]:
-        """Returns the session's checkpoints, oldest first: summary, what it covers, when, by whom."""
+        """Returns the session's checkpoints, oldest first."""
         return await self._sessions.checkpoints(conversation_id)
 
     async def update(self, conversation_id: str, change: Callable[[SessionValue], SessionValue]) -> SessionValue:
         """Changes the current agent, the global state or the user snapshot; no concurrent change is lost.
 
-        change gets the current value and returns the new one; it is called again after a concurrent change.
-        Raises InvalidMemoryRequest when it changes a part that is derived from the conversation.
+        change: takes the current value and returns the new one; it is called again after a concurrent change. Raises
+        InvalidMemoryRequest if it changes a part that is derived from the conversation.
         """
 
         def decide(state: SessionState) -> list[EventData]:
@@ -212,7 +212,8 @@ class ShortTermMemory:
         )
 
     def _rules(self, request: MemoryCreateRequest | MemoryQueryRequest, own: SegmentRules | None) -> SegmentRules:
-        """Returns the request's rules, else the session's, else the settings'."""
+        """Returns the rules: values of the request take precedence over those of the session, and these over the
+        settings."""
         settings = self._settings
         default = own or SegmentRules(
             token_threshold_ratio=settings.token_threshold_ratio,
@@ -237,7 +238,7 @@ class ShortTermMemory:
             return None
 
     def _ask(self, state: SessionState, rules: SegmentRules, made: History) -> None:
-        """Requests a checkpoint, unless the segment has only one turn and so nothing to summarise."""
+        """Requests a checkpoint, unless the segment has only one turn, so that there is nothing to summarise."""
         if len(turns_of(state.segment)) < 2:
             return
         last = state.segment[-1].seq

@@ -1,7 +1,7 @@
-"""Sessions of one tenant: read from the nearest copy, changed through the log.
+"""Reads sessions of one tenant from the nearest copy, and changes them through the log.
 
-A change is decided on the newest state and appended with the thread's last sequence as expectation. After a concurrent
-append the new events are applied and the change is decided again. Nothing is locked, and no change is lost.
+A change is decided from the newest state and appended with the thread's last sequence as the expected version. After a
+concurrent append, the new events are applied and the change is decided again. Nothing is locked, and no change is lost.
 """
 
 import asyncio
@@ -33,11 +33,12 @@ _NUL = b"\\u0000"
 
 
 class Sessions:
-    """`async with Sessions(log, pool, tenant) as sessions`. One for a process: its copies are in memory.
+    """The sessions of one tenant: `async with Sessions(log, pool, tenant) as sessions`. There is one per process,
+    because its copies are in memory.
 
-    Reads work while either the log or Postgres is unavailable; writes raise LogUnavailable without the log. A read
-    sees everything that this process wrote, and other writers' changes once their message arrived; change() always
-    decides on the newest state.
+    Reads work while either the log or Postgres is unavailable; writes raise LogUnavailable without the log. A read sees
+    everything that this process has written, and changes of other writers once their message has arrived; change()
+    always decides from the newest state.
     """
 
     def __init__(self, log: Log, pool: Pool, tenant: str, on_read: OnRead = lambda level, seconds: None) -> None:
@@ -63,11 +64,11 @@ class Sessions:
         await self.close()
 
     async def get(self, thread: str) -> SessionState:
-        """Returns the session now. Raises NotFound, and LogUnavailable when no level can answer."""
+        """Returns the present session. Raises NotFound, and LogUnavailable if no level can answer."""
         return (await self.get_with_level(thread))[0]
 
     async def get_with_level(self, thread: str) -> tuple[SessionState, Level]:
-        """Returns the session, and which level it was read from."""
+        """Returns the session, and the level from which it was read."""
         began = time.perf_counter()
         copy, level = await self._levels.current(thread)
         self._on_read(level, time.perf_counter() - began)
@@ -83,8 +84,7 @@ class Sessions:
     ) -> SessionState:
         """Begins a session or restarts an existing one. created: None uses the default rules.
 
-        expected: the thread's last sequence, None: any. Raises WrongExpectedVersion, LogUnavailable,
-        InvalidEvent.
+        expected: the thread's last sequence; None for any. Raises WrongExpectedVersion, LogUnavailable, InvalidEvent.
         """
         events = await self._events(thread, [created or SessionCreated()], user)
         checked = self._levels.hot.now()
@@ -92,10 +92,11 @@ class Sessions:
         return await self._written(Copy(None, 0), events, places, checked)
 
     async def change(self, thread: str, decide: Decide, *, user: str | None = None) -> SessionState:
-        """Appends what decide() returns for the newest state; decide() is called again after a concurrent append.
+        """Appends the events that decide() returns for the newest state; decide() is called again after a concurrent
+        append.
 
-        user: None uses the session's. An empty decision appends nothing. Raises NotFound, LogUnavailable,
-        WrongExpectedVersion after DECIDING_S, and what decide raises.
+        user: None means that of the session. An empty decision appends nothing. Raises NotFound, LogUnavailable,
+        WrongExpectedVersion after DECIDING_S, and the errors of decide.
         """
         # one writer of this process at a time, because concurrent ones only cause retries
         async with self._turns.setdefault(thread, asyncio.Lock()):
@@ -112,8 +113,8 @@ class Sessions:
     ) -> SessionState:
         """Appends turns or other events that need no decision as one atomic batch (up to 1,000 events).
 
-        user: None uses the session's. ids: of the events; if the log already has one of them, nothing is appended, so
-        that a call can be repeated. Raises NotFound, LogUnavailable, InvalidEvent.
+        user: None means that of the session. ids: the ids of the events; if the log already has one of them, nothing is
+        appended, so that a call can be repeated. Raises NotFound, LogUnavailable, InvalidEvent.
         """
         copy, _ = await self._levels.current(thread)
         if not data or (ids is not None and await self._is_stored(thread, ids)):
@@ -153,8 +154,8 @@ class Sessions:
         return await self._written(copy, events, places, checked)
 
     async def _append(self, thread: str, events: Sequence[Event], expected: int | None) -> list[Appended]:
-        """Appends the events of a thread. Raises the log's errors; after one the copy in memory is compared with the
-        log before its next use."""
+        """Appends the events of a thread. Raises the errors of the log; after an error, the copy in memory is compared
+        with the log before its next use."""
         hot = self._levels.hot
         hot.expect(event.id for event in events)
         try:
@@ -166,7 +167,8 @@ class Sessions:
     async def _written(
         self, copy: Copy, events: Sequence[Event], places: Sequence[Appended], checked: tuple[float, int]
     ) -> SessionState:
-        """Returns the state with this process's events, which directly follow the copy's, stored as the new copy."""
+        """Stores the state with this process's events, which directly follow those of the copy, as the new copy;
+        returns the state."""
         thread = events[0].thread
         bodies = [encode(event) for event in events]
         if any(place.duplicate for place in places) or any(_NUL in body for body in bodies):
@@ -184,7 +186,7 @@ class Sessions:
         return state
 
     async def _caught_up(self, thread: str) -> SessionState:
-        """Returns the state with all events on the log, unexpected ones included."""
+        """Returns the state with all events on the log, including unexpected ones."""
         self._levels.hot.doubt(thread)
         checked = self._levels.hot.now()
         copy, _ = await self._levels.current(thread)
@@ -215,7 +217,7 @@ class Sessions:
     async def _events(
         self, thread: str, data: Sequence[EventData], user: str | None, ids: Sequence[UUID] | None = None
     ) -> list[Event]:
-        """Returns events with this data. Raises ValueError when there are fewer ids than events."""
+        """Returns events with this data. Raises ValueError if there are fewer ids than events."""
         if ids is not None and len(ids) < len(data):
             raise ValueError(f"{len(data)} events need as many ids; there are {len(ids)}")
         now = datetime.now(UTC)

@@ -1,4 +1,4 @@
-"""The events that a thread got after a copy of its session was made, and the copy with them applied."""
+"""Reads the events of a thread that are newer than a copy of its session, and applies them to the copy."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -21,7 +21,7 @@ from turnlog.projectors.engine.incoming import incoming
 from turnlog.projectors.models.conversation.message import Message
 from turnlog.projectors.models.sessions.state import HANDLES, SessionState, evolve, message_of
 
-# Seconds for one request, and for all events of a thread.
+# Seconds to wait for one request, and for all events of a thread.
 PATIENCE_S, LONG_PATIENCE_S = 1.0, 30.0
 # The server refuses a repeated event within its deduplication window; the margin allows for clock differences.
 SURELY_NEW = timedelta(seconds=DUPLICATE_WINDOW_S - 20)
@@ -36,8 +36,8 @@ class Copy:
 
     @property
     def borrows(self) -> bool:
-        """Returns whether the copy holds turns of other threads. Their removal does not reach this copy, so it is not
-        kept."""
+        """Returns whether the copy contains turns of other threads. The copy would not notice their removal, so it is
+        not kept."""
         return self.state is not None and self.state.shared_seq > 0
 
     @property
@@ -46,10 +46,10 @@ class Copy:
 
 
 async def follow(log: Log, tenant: str, thread: str, copy: Copy) -> Copy | None:
-    """Returns the copy with all events of its thread applied; None if it is of another log or its segment must be read
-    again.
+    """Returns the copy with all events of its thread applied; None if it was made from another log, or if its segment
+    must be read again.
 
-    Raises LogUnavailable after a short wait, and FutureEventVersion at an event of a newer turnlog.
+    Raises LogUnavailable after a short wait, and FutureEventVersion if there is an event of a newer turnlog.
     """
     head = await thread_head(log, tenant, thread)
     if head == copy.through:
@@ -63,9 +63,9 @@ async def follow(log: Log, tenant: str, thread: str, copy: Copy) -> Copy | None:
 
 
 async def from_log(log: Log, tenant: str, thread: str) -> Copy | None:
-    """Returns the session from the log alone, from where it began; None if there is none.
+    """Returns the session, read from its beginning in the log; None if there is none.
 
-    Raises as follow.
+    Raises the errors of `follow`.
     """
     began = await _last(log, thread_filter(tenant, thread, "session_created"))
     if not began:
@@ -73,7 +73,7 @@ async def from_log(log: Log, tenant: str, thread: str) -> Copy | None:
     head = await thread_head(log, tenant, thread)
     tail = await _tail(log, tenant, thread, began - 1, head)
     events = await _first_ones(log, tenant, thread, tail, set())
-    if not events or events[0].seq != began:  # a repeated session_created does not begin the session again
+    if not events or events[0].seq != began:  # a repeated session_created does not restart the session
         events = _each_once(await _tail(log, tenant, thread, 0, head))
     state = _fold(None, events)
     if state and not state.segment_complete and state.segment_after < began:  # a conversation older than its session
@@ -83,8 +83,8 @@ async def from_log(log: Log, tenant: str, thread: str) -> Copy | None:
 
 
 async def _with_shared_past(log: Log, state: SessionState) -> SessionState:
-    """Returns the state with the shared turns: a fork's segment begins with turns of its parents, unless a summary
-    covers all of them."""
+    """Returns the state with the shared turns, because the segment of a fork begins with turns of its parents unless a
+    summary covers all of them."""
     forked = await _last(log, thread_filter(state.tenant, state.thread, "thread_forked"))
     if forked <= state.segment_after:
         return state
@@ -97,7 +97,7 @@ async def _with_shared_past(log: Log, state: SessionState) -> SessionState:
 
 
 async def thread_head(log: Log, tenant: str, thread: str) -> int:
-    """Returns Log.thread_head with a short time limit. Raises LogUnavailable."""
+    """Returns the thread's last sequence like Log.thread_head, but with a short time limit. Raises LogUnavailable."""
     return await _last(log, thread_filter(tenant, thread))
 
 
@@ -113,7 +113,7 @@ async def _last(log: Log, subject: str) -> int:
 
 @asynccontextmanager
 async def _soon(failure: str, patience_s: float = LONG_PATIENCE_S) -> AsyncIterator[None]:
-    """Raises LogUnavailable, naming the failure, when NATS fails or takes too long."""
+    """Raises LogUnavailable, with the failure in its message, if NATS fails or takes too long."""
     try:
         async with asyncio.timeout(patience_s):
             yield
@@ -128,7 +128,8 @@ def _fold(state: SessionState | None, events: Sequence[Recorded]) -> SessionStat
 
 
 def _refilled(state: SessionState, events: Sequence[Recorded]) -> SessionState:
-    """Returns the session with its whole segment, also after it returned to turns that had left it."""
+    """Returns the session with its complete segment, also after the session returned to turns that had left the
+    segment."""
     if state.segment_complete:
         return state
     removed = max((one.seq for one in events if one.event.type in REMOVALS), default=0)
@@ -143,9 +144,10 @@ def _messages(events: Iterable[Recorded]) -> tuple[Message, ...]:
 
 
 async def _first_ones(log: Log, tenant: str, thread: str, tail: Sequence[Recorded], known: set[UUID]) -> list[Recorded]:
-    """Returns the tail without repeated events, as the read models do.
+    """Returns the tail without repeated events, which the read models ignore too.
 
-    Only an event from after the server's deduplication window can be a repeat; then the thread's ids are looked up.
+    Only an event that was stored after the server's deduplication window can be a repetition; only then are the
+    thread's ids looked up.
     """
     events = _each_once([recorded for recorded in tail if recorded.event.id not in known])
     if all(recorded.stored_at - recorded.event.time < SURELY_NEW for recorded in events):
@@ -163,7 +165,7 @@ def _each_once(events: Sequence[Recorded]) -> list[Recorded]:
 
 
 async def _tail(log: Log, tenant: str, thread: str, after: int, through: int) -> list[Recorded]:
-    """Returns the events after a sequence that concern sessions, in order."""
+    """Returns the events that concern sessions, after one sequence and up to another, in order."""
     async with _soon(f"cannot read thread {thread!r}"):
         found = [stored async for stored in log.read_stored(tenant, thread, after + 1, through)]
     ours = [_decoded(stored, thread) for stored in found if parse_stored(stored.subject).type in HANDLES]
@@ -173,7 +175,7 @@ async def _tail(log: Log, tenant: str, thread: str, after: int, through: int) ->
 def _decoded(stored: Stored, thread: str) -> Recorded | None:
     """Returns the event; None if it cannot be decoded, so that the projection parks it.
 
-    Raises FutureEventVersion: an event of a newer turnlog must not be skipped, or a change would undo it.
+    Raises FutureEventVersion for an event of a newer turnlog, because if it were skipped, a change would undo it.
     """
     one = incoming(stored)
     if one.error.startswith(FutureEventVersion.code):

@@ -180,12 +180,12 @@ def session_value(state: SessionState, recent_turns: int | None = None) -> Sessi
 
 
 def mode_of(state: SessionState) -> Mode:
-    """Returns the mode; old data without a checkpoint id is FULL_HISTORY, whatever its mode says."""
+    """Returns the mode; old data without a checkpoint id counts as FULL_HISTORY, regardless of its stored mode."""
     return state.mode if state.checkpoint_id is not None else "FULL_HISTORY"
 
 
 def summary_of(state: SessionState) -> str:
-    """Returns the summary before the segment; "" if the segment is the whole session."""
+    """Returns the summary before the segment; "" if the segment is the complete session."""
     return state.summary if mode_of(state) == "SUMMARY_N" else ""
 
 

@@ -1,1 +1,1 @@
-"""Summaries, topics and pruning of a conversation."""
+"""Makes summaries and topics of a conversation, and prunes it."""

@@ -1,5 +1,5 @@
-"""Derives summaries and topics of a thread with a model; calls are cached by their input, so that equal inputs make one
-call."""
+"""Derives summaries and topics of a thread with a model; answers are cached by their input, so that equal inputs need
+only one call."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -21,9 +21,9 @@ MAX_TOPICS = 8
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:
-    """An answered call of a model, from now or from before a crash. key: hash of its input.
+    """An answered call of a model, made now or before a crash. key: hash of its input.
 
-    extracted: the answer was refused and an offline extract took its place.
+    extracted: the answer was refused and an offline extract is used instead.
     """
 
     key: bytes
@@ -33,7 +33,7 @@ class ModelCall:
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """A result with its calls. Either text (a summary) or topics is filled."""
+    """A result with its calls. It has either a text (a summary) or topics."""
 
     text: str
     topics: dict[str, int]
@@ -43,10 +43,10 @@ class Derived:
 
 @dataclass(slots=True)
 class Deriver:
-    """Runs text tasks for one thread within the budget; every answer is cached at once.
+    """Runs text tasks for one thread within the budget; every answer is cached immediately.
 
-    limit: of a summary, in tokens. owner: of the texts that the models read. calls: all answered calls so far,
-    including those of work that failed later.
+    limit: maximum number of tokens in a summary. owner: the owner of the texts that the models read. calls: all
+    answered calls so far, including those of work that failed later.
     """
 
     tasks: TextTasks
@@ -59,8 +59,9 @@ class Deriver:
     calls: list[ModelCall] = field(default_factory=list)
 
     async def summary(self, texts: Sequence[str], previous: str) -> Derived:
-        """Returns the rolling summary of the texts and the previous summary. If both together exceed the limit, the old
-        one shrinks to a third; if that is not enough, the whole shrinks again; any excess is cut.
+        """Returns the rolling summary of the previous summary and the texts. If both together exceed the limit, the old
+        summary is compressed to a third; if that is not enough, everything is compressed again, and any excess is cut
+        off.
 
         Raises ModelError, RetryLater.
         """
@@ -104,7 +105,8 @@ class Deriver:
 
 
 def pieces(texts: Sequence[str], count: Callable[[str], int]) -> list[list[str]]:
-    """Yields the input of each call: at most PIECE_TEXTS texts and PIECE_TOKENS tokens. A longer text is cut."""
+    """Returns the inputs of the calls: each has at most PIECE_TEXTS texts and PIECE_TOKENS tokens. A longer text is
+    cut."""
     made: list[list[str]] = []
     size = PIECE_TOKENS
     for text in texts:
@@ -118,7 +120,8 @@ def pieces(texts: Sequence[str], count: Callable[[str], int]) -> list[list[str]]
 
 
 def _bounded(text: str, count: Callable[[str], int]) -> tuple[str, int]:
-    """Returns the longest prefix that fits a piece, and its tokens; long texts are cut before they are tokenised."""
+    """Returns the longest prefix that fits into a piece, and its number of tokens; long texts are cut before they are
+    tokenised."""
     text = text[: PIECE_TOKENS * 6]
     while (length := count(text)) > PIECE_TOKENS:
         text = text[: len(text) * PIECE_TOKENS // (length + 1)]

@@ -1,4 +1,4 @@
-"""Decides what is due for a thread: summary, topics, pruning. Pure."""
+"""Decides whether a summary, topics or pruning are due for a thread. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,8 @@ KEPT = 10
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A thread's conversation state, oldest first, and how far its derived results reach (sequences)."""
+    """The conversation state of a thread. messages: oldest first. summarised_through, tagged_through: the last
+    sequences that its summary and topics cover."""
 
     messages: Sequence[Message]
     summarised_through: int
@@ -24,7 +25,8 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Sequences up to which each is due; None: not due. prune implies the others reach at least as far."""
+    """The sequences up to which to summarise, tag and prune; None if not due. If pruning is due, the other two reach at
+    least as far."""
 
     summarise_through: int | None = None
     tag_through: int | None = None
@@ -47,10 +49,11 @@ def plan(facts: Facts, settings: Settings) -> Plan:
 
 
 def prune_through(messages: Sequence[Message], limit: int) -> int | None:
-    """Returns the sequence to prune through: over the limit the oldest total − limit + 20 messages; None below it.
+    """Returns the sequence up to which to prune: the oldest total − limit + 20 messages; None if the total is within
+    the limit.
 
-    A tool call and its results are pruned together: the cut moves after the last result, or before the call where
-    that would leave fewer than KEPT messages.
+    A tool call and its results are pruned together: the cut moves after the last result, or before the call if
+    otherwise fewer than KEPT messages would be left.
     """
     if len(messages) <= limit:
         return None
@@ -63,8 +66,8 @@ def prune_through(messages: Sequence[Message], limit: int) -> int | None:
 
 
 def _summarise_through(facts: Facts, settings: Settings) -> int | None:
-    """Returns the last sequence to summarise, None if it is too early. The newest turns are not summarised, since a
-    context shows them in full anyway."""
+    """Returns the last sequence to summarise; None if it is too early. The newest turns are not summarised, because a
+    context shows them completely anyway."""
     if not settings.enable_summary or len(facts.messages) < settings.summary_threshold:
         return None
     older = [m for m in facts.messages[: -settings.full_recent_count] if m.seq > facts.summarised_through]

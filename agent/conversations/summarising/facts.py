@@ -16,7 +16,7 @@ from turnlog.projectors.models.conversation.topics import tagged_through
 
 @dataclass(frozen=True, slots=True)
 class ThreadFacts:
-    """A thread's conversation state and how far its derived results reach. user: of the newest turn."""
+    """The conversation state of a thread, and how far its derived results reach. user: the user of the newest turn."""
 
     tenant: str
     thread: str
@@ -61,5 +61,5 @@ async def is_still_there(conn: Connection, thread: ThreadFacts) -> bool:
 
 
 def texts(messages: Sequence[Message]) -> list[str]:
-    """Returns the texts of turns for summaries and topics, except turns that only repeat turnlog's findings."""
+    """Returns the texts of turns for summaries and topics, without turns that only repeat results of turnlog."""
     return [text for message in messages if not repeats_memory(message) and (text := said(message))]

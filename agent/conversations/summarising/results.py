@@ -1,4 +1,4 @@
-"""Builds the events that thread maintenance writes. Pure except for the clock."""
+"""Builds the events that thread maintenance appends. Pure except for the clock."""
 
 import uuid
 from collections.abc import Iterator, Sequence
@@ -51,22 +51,22 @@ def history_pruned(thread: ThreadFacts, through: int) -> Event:
 
 
 def usage_metered(thread: ThreadFacts, call: ModelCall, purpose: Purpose) -> Event:
-    """Returns the event that records a usage. Its id is derived from the call, so that a call is counted once, however
-    often its result is stored."""
+    """Returns the event that records a usage. Its id is derived from the call, so that a call is counted once even if
+    its result is stored repeatedly."""
     return _event(thread, call.usage.metered(purpose, NAME), uuid.uuid5(uuid.NAMESPACE_OID, f"usage/{call.key.hex()}"))
 
 
 def failure_metered(thread: ThreadFacts, model: Usage, error: ModelError, purpose: Purpose) -> Event:
-    """Returns the event of a failed call. model: the one that failed; its usage is not counted. One event per cause,
-    day and thread."""
+    """Returns the event of a failed call; it has the same id for one cause, day and thread. model: the model that
+    failed; its usage is not counted."""
     data = failed_usage(model, purpose, NAME, error)
     cause = f"failure/{thread.place}/{purpose}/{model.model}/{error.code}/{datetime.now(UTC):%Y-%m-%d}"
     return _event(thread, data, uuid.uuid5(uuid.NAMESPACE_OID, cause))
 
 
 def derivation(made: Derived, model: Usage, span: Sequence[Message], through: int) -> Derivation:
-    """Returns the derivation of a result. model: "NAME + offline-extractive" when a part of the text is an extract,
-    made in place of a refused answer."""
+    """Returns the derivation of a result. Its model is "NAME + offline-extractive" if a part of the text is an extract
+    that replaces a refused answer."""
     usages = [call.usage for call in made.calls]
     is_extract = any(call.extracted for call in made.calls)
     return Derivation(
@@ -82,8 +82,8 @@ def derivation(made: Derived, model: Usage, span: Sequence[Message], through: in
 
 
 def _result(thread: ThreadFacts, data: EventData, through: int) -> Event:
-    """Returns the event that records a result. Its id is derived from the input, so that the same result of a second
-    worker is the same event."""
+    """Returns the event that records a result. Its id is derived from the input, so that a second worker with the same
+    input appends no second event."""
     name = f"{data.type}/{thread.place}/{thread.messages[0].seq}/{through}"
     return _event(thread, data, uuid.uuid5(uuid.NAMESPACE_OID, name))
 
@@ -97,8 +97,8 @@ MODEL_REFUSES_S = 300.0
 
 
 class RoundResult:
-    """The result of one round of summaries. events: to append, in order. problem: why a part has to be tried again,
-    None when all parts succeeded."""
+    """The result of one round of summaries. events: the events to append, in order. problem: why a part must be tried
+    again; None if all parts succeeded."""
 
     def __init__(self, thread: ThreadFacts, due: Plan, deriver: Deriver) -> None:
         self.thread, self.due, self.deriver = thread, due, deriver
@@ -107,7 +107,7 @@ class RoundResult:
 
     @contextmanager
     def step(self, purpose: Purpose, model: Usage) -> Iterator[None]:
-        """Runs a part whose failure does not affect the others. Its answered calls are metered in any case."""
+        """Runs a part, whose failure does not affect the other parts. Its answered calls are metered in any case."""
         before = len(self.deriver.calls)
         try:
             yield

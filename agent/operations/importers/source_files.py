@@ -14,7 +14,7 @@ from pydantic_core import from_json
 from turnlog.agent.operations.importers.imported import ImportFailed
 from turnlog.agent.operations.importers.jsontext import parse
 
-# One file, several numbered ones, or one per conversation.
+# An export has one file, several numbered files, or one per conversation.
 _PART = re.compile(r"(^|/)(conversations(-\d+)?|conversations/(?!index\.)[^/]+)\.json$")
 # JSON compresses to about a tenth; a file that compresses to less than a thousandth was made to fill memory or disk.
 _LARGEST_RATIO = 1000

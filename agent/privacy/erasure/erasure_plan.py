@@ -171,9 +171,10 @@ async def _distinctive(
 async def _in_receipts_of_others(
     log: Log, person: Person, found: Traces, search_strings: SearchStrings
 ) -> frozenset[int]:
-    """Returns the strings in receipts that other people got with contexts: their questions are not on the log yet.
+    """Returns the indexes of strings that are in receipts of other people's contexts, whose questions are not on the
+    log yet.
 
-    Those of shared threads do not count, because they may have words of the person; an erasure removes them.
+    Receipts of shared threads are left out, because they may contain words of the person; an erasure removes them.
     """
     searched, mine = Searched(search_strings), receipt_key(person.tenant, person.user, "")
     with nats_errors("cannot read the receipts that were given"):
