@@ -10,6 +10,8 @@ from helpers.cli import turnlog as turnlog
 from turnlog.consumers.cli import every_command
 from turnlog.events.log import Log
 
+pytestmark = pytest.mark.slow
+
 COMMANDS = {
     "revert": ("tea", "--user", "ann"),
     "forget": ("tea", "--user", "ann"),

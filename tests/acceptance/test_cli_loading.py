@@ -14,6 +14,8 @@ from turnlog.agent.conversations.threads import open_thread
 from turnlog.agent.settings import Settings, load_settings
 from turnlog.consumers.runtime import opened, projecting
 
+pytestmark = pytest.mark.slow
+
 PROJECTING = {"sqlalchemy", "turnlog.projectors.engine.engine", "turnlog.projectors.models.registry"}
 OTHERS = {"alembic", "faststream", "numpy", "openai", "rich.progress", "rjieba"}
 READING = (

@@ -10,6 +10,8 @@ from helpers.cli import environment_of
 from helpers.cli_process import COMMAND, environment
 from helpers.preloaded_cli import run_command
 
+pytestmark = pytest.mark.slow
+
 
 def test_numbers_that_no_server_takes_are_usage_errors(tmp_path: Path) -> None:
     beyond = str(2**64)

@@ -4,6 +4,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import pytest
 from helpers.api import Serve
 from helpers.cli_process import environment
 from helpers.key_rings import KEK
@@ -12,6 +13,8 @@ from helpers.preloaded_cli import begin_command
 from helpers.servers import eventually
 from helpers.stage import MemoryServer
 from prometheus_client.parser import text_string_to_metric_families
+
+pytestmark = pytest.mark.slow
 
 ADMIN = "/admin/ai-agent"
 

@@ -15,6 +15,8 @@ from turnlog.events.subjects import publish_subject
 from turnlog.projectors.models.operations.agents import AGENTS_THREAD
 from turnlog.projectors.models.operations.limits import LIMITS_THREAD
 
+pytestmark = pytest.mark.slow
+
 AGENT, ADMIN = "/ai-agent", "/admin/ai-agent"
 # These paths never change; the parameter names are turnlog's.
 ENDPOINTS = """

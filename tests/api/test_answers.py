@@ -11,6 +11,8 @@ from helpers.api import Serve, server_events
 from helpers.servers import eventually
 from helpers.stage import MemoryServer
 
+pytestmark = pytest.mark.slow
+
 ASK = "/api/threads/t/answers"
 
 

@@ -22,6 +22,8 @@ from turnlog.consumers.api import streams
 from turnlog.consumers.api.principal import Principal
 from turnlog.consumers.api.routes import timeline
 
+pytestmark = pytest.mark.slow
+
 DIALOGUES = (
     ("记住我的名字是 Bob", "我叫什么名字？", "Bob"),
     ("remember my favorite color is blue", "what's my favorite color?", "blue"),

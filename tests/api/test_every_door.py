@@ -12,6 +12,8 @@ from websockets.exceptions import InvalidStatus
 from turnlog.agent.operations.read_models import rebuild
 from turnlog.events.progress import no_progress
 
+pytestmark = pytest.mark.slow
+
 # Each tool with arguments that refer to Ann's thread and memory, and the scope that it needs.
 TOOLS: dict[str, tuple[str, dict[str, Any]]] = {
     "remember": ("write", {"text": "Ann likes coffee."}),

@@ -20,6 +20,8 @@ from turnlog.agent.access.throttle.fair_share import AT_ONCE, in_share
 from turnlog.agent.answering.turns import NewTurn, add_turns
 from turnlog.consumers.api import request_limits
 
+pytestmark = pytest.mark.slow
+
 TURNS, READERS, QUESTIONS, AT_ONCE_ANSWERED, A_MINUTE = 600, 3, 45, 2, 30
 
 

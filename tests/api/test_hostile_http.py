@@ -14,6 +14,8 @@ from helpers.servers import eventually
 
 from turnlog.consumers.api import request_limits
 
+pytestmark = pytest.mark.slow
+
 MAX_BODY = 1_000_000
 TURNS = "/api/threads/t/turns"
 

@@ -17,6 +17,8 @@ from turnlog.consumers.api.idempotency import HEADERS
 from turnlog.events.progress import no_progress
 from turnlog.events.subjects import publish_subject
 
+pytestmark = pytest.mark.slow
+
 Request = tuple[str, str, dict[str, Any] | None]
 WITHOUT_KEY = {
     "POST /api/recall": "reads; its question is too long for a URL",

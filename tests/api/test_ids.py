@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 import turnlog
 from turnlog.events.subjects import OWN_THREADS
 
+pytestmark = pytest.mark.slow
+
 ODD = [
     "对话",
     "🦊",

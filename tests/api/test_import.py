@@ -19,6 +19,8 @@ from turnlog.consumers.api.principal import Principal
 from turnlog.consumers.api.problems import Refused
 from turnlog.consumers.api.routes import personal
 
+pytestmark = pytest.mark.slow
+
 TALK = [{"thread": "trip", "user": "x", "text": f"Day {n} in Lisbon.", "time": 1_778_248_560 + n} for n in range(3)]
 
 

@@ -23,6 +23,8 @@ from turnlog.projectors.models.registry import BY_NAME
 from turnlog.projectors.rebuild.rebuild import rebuild
 from turnlog.projectors.rebuild.replay import rebuild_thread
 
+pytestmark = pytest.mark.slow
+
 LONG = "anna@" + "example." * 50 + "org"
 HASH = sha256(LONG.encode()).hexdigest()
 TEA, COFFEE = "Anna likes green tea.", "The other likes black coffee."

@@ -18,6 +18,8 @@ from mcp.client.stdio import StdioServerParameters
 from turnlog.consumers.api.mcp import tools
 from turnlog.consumers.api.mcp.tools import make_server
 
+pytestmark = pytest.mark.slow
+
 TOOLS = {"remember", "recall", "context", "threads", "memories", "forget"}
 
 # Just before 20 November begins in Shanghai, and just after it begins in Shanghai, Berlin and New York.

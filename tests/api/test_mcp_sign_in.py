@@ -19,6 +19,8 @@ from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull,
 
 from turnlog.agent.access.api_keys import issue_sign_in_ticket, list_keys, revoke_key
 
+pytestmark = pytest.mark.slow
+
 BACK = "http://127.0.0.1:33418/callback"
 
 

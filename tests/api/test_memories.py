@@ -8,6 +8,8 @@ from helpers.api import Serve
 import turnlog
 from turnlog.agent.memory.memories import AmbiguousMemory
 
+pytestmark = pytest.mark.slow
+
 
 async def test_a_memory_from_remembering_to_forgetting(serve: Serve) -> None:
     async with serve() as api, api.client() as ann, api.client("bob") as bob:

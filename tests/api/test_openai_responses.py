@@ -9,6 +9,8 @@ import pytest
 from helpers.api import Api, Serve, openai_client
 from helpers.stage import MemoryServer
 
+pytestmark = pytest.mark.slow
+
 WEATHER: Any = {"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": False}
 
 

@@ -13,6 +13,8 @@ from turnlog.agent.access.api_keys import NewKey, create_key
 from turnlog.agent.access.identity import Unauthenticated
 from turnlog.events.subjects import publish_subject
 
+pytestmark = pytest.mark.slow
+
 USAGE = """
 INSERT INTO usage
 SELECT 'default', date '2026-11-01' + n, 'p' || n, 'agent', 'answer', 'openai', 'm', 1, 9, 9, n, 0, 5, 5

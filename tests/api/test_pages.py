@@ -11,6 +11,8 @@ from helpers.api import Api, Serve
 from turnlog.consumers.cursors import cursor_of
 from turnlog.events.subjects import publish_subject
 
+pytestmark = pytest.mark.slow
+
 # Lists without a cursor, with the reason.
 WHOLE = {
     "/api/chat/history": "a seed's route: all turns that are stored",

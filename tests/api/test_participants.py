@@ -19,6 +19,8 @@ from turnlog.events.contracts import ERASED
 from turnlog.events.errors import NotFound
 from turnlog.events.progress import no_progress
 
+pytestmark = pytest.mark.slow
+
 Clients = dict[str, httpx2.AsyncClient]
 TURNS = "/api/threads/team/turns"
 PEOPLE = "/api/threads/team/participants"

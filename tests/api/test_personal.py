@@ -12,6 +12,8 @@ from helpers.servers import eventually
 from turnlog.events.log import Log
 from turnlog.events.subjects import STREAM
 
+pytestmark = pytest.mark.slow
+
 SAID = {"turns": [{"role": "user", "content": "My corgi is called Sesame."}]}
 
 

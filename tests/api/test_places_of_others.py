@@ -10,6 +10,8 @@ import pytest
 from helpers.api import Api, Serve, openai_client, server_events
 from helpers.stage import MemoryServer
 
+pytestmark = pytest.mark.slow
+
 MINE = {"turns": [{"role": "user", "content": "mine alone"}, {"role": "assistant", "content": "So it is yours."}]}
 MCP = {"Accept": "application/json, text/event-stream", "Mcp-Protocol-Version": "2025-06-18"}
 

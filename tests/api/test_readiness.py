@@ -12,6 +12,8 @@ from psycopg import AsyncConnection
 
 from turnlog.consumers import runtime
 
+pytestmark = pytest.mark.slow
+
 SAID = {"turns": [{"role": "user", "content": "hello"}]}
 STOPPED_S = 1.0
 

@@ -9,6 +9,8 @@ from helpers.api import Api, Serve
 
 from turnlog.agent.access.limits import change_limits
 
+pytestmark = pytest.mark.slow
+
 EMPTY = {"model": "m", "messages": [{"role": "user", "content": None}]}
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "Hello."}]}
 

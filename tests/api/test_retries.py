@@ -14,6 +14,8 @@ from helpers.stage import MemoryServer, player
 
 from turnlog.agent.answering.thread_turns import _Queues
 
+pytestmark = pytest.mark.slow
+
 QUESTION: Any = {"role": "user", "content": "Hello."}
 
 

@@ -18,6 +18,8 @@ from turnlog.agent.answering import asking, thread_turns
 from turnlog.agent.context.titles import OTHER_CONVERSATIONS
 from turnlog.projectors.engine.locks import LockFor
 
+pytestmark = pytest.mark.slow
+
 ROUNDS = ((2, 1), (3, 1))
 
 

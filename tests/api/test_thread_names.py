@@ -10,6 +10,8 @@ from helpers.api import Api
 from helpers.callers import mcp_of, socket
 from helpers.faces import Ask, answer, completion, controller, graph, message, response
 
+pytestmark = pytest.mark.slow
+
 
 async def said(user: httpx2.AsyncClient, thread: str = "main") -> list[str]:
     found = await user.get(f"/api/threads/{thread}/turns")

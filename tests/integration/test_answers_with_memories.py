@@ -29,6 +29,8 @@ from turnlog.events.contracts import (
 )
 from turnlog.events.subjects import memory_thread
 
+pytestmark = pytest.mark.slow
+
 PLACE = Place("default", "t", "ann")
 PROMPT = "You answer questions."
 

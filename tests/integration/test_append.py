@@ -23,6 +23,8 @@ from turnlog.events.publish import Appended
 from turnlog.events.stream import StreamOptions, stream_config
 from turnlog.events.subjects import STREAM, publish_subject
 
+pytestmark = pytest.mark.slow
+
 
 async def texts(log: Log, thread: str = "t") -> list[str]:
     return [text_of(found.event) async for found in log.read_thread("default", thread)]

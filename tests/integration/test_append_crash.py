@@ -17,6 +17,8 @@ from turnlog.events.errors import LogClosed, LogUnavailable
 from turnlog.events.log import Log, connect_nats
 from turnlog.events.stream import StreamOptions
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 async def home(tmp_path_factory: pytest.TempPathFactory, prepared_home: Path) -> AsyncIterator[Path]:

@@ -17,6 +17,8 @@ from turnlog.agent.memory.preferences import InvalidPreference
 from turnlog.consumers.sync_bridge import LoopClosed
 from turnlog.events.errors import NotFound, TurnlogError
 
+pytestmark = pytest.mark.slow
+
 
 async def test_a_memory_without_a_block_is_closed_once(face: Face) -> None:
     memory = await face().start()

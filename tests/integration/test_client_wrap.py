@@ -18,6 +18,8 @@ from turnlog.agent.answering.client_tasks import task_prompts
 from turnlog.agent.answering.receipts import receipts
 from turnlog.events.errors import NotFound
 
+pytestmark = pytest.mark.slow
+
 SYSTEM = {"role": "system", "content": "Answer briefly."}
 TOOLS: Any = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
 

@@ -17,6 +17,8 @@ from turnlog.projectors.models.registry import find
 from turnlog.projectors.rebuild.rebuild import rebuild
 from turnlog.projectors.rebuild.verify import verify
 
+pytestmark = pytest.mark.slow
+
 ROLES = ("projectors", "reactors")
 ANN = memory_thread("ann")
 LIKES, SAME = "Honestly I really like hiking", "Hiking I really like, honestly"

@@ -47,6 +47,8 @@ from turnlog.projectors.models.registry import BY_NAME
 from turnlog.projectors.rebuild.build import building
 from turnlog.projectors.rebuild.shadow import create, schema_of
 
+pytestmark = pytest.mark.slow
+
 OF_BOB = """
 SELECT sha256(convert_to(index_text, 'UTF8')) FROM memory_vectors WHERE user_id = 'bob'
 UNION SELECT sha256(convert_to(content, 'UTF8')) FROM memories WHERE user_id = 'bob' ORDER BY 1"""

@@ -40,6 +40,8 @@ from turnlog.projectors.models.registry import PROJECTIONS
 from turnlog.projectors.rebuild import shadow
 from turnlog.projectors.rebuild.replay import rebuild_thread
 
+pytestmark = pytest.mark.slow
+
 ROLES = ("projectors", "reactors", "agent")
 FORK = ThreadForked(
     parent="t",

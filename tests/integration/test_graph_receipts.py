@@ -23,6 +23,8 @@ from turnlog.consumers.langgraph.chat import converse, thread_config
 from turnlog.consumers.langgraph.conversation import NOT_ON_LOG, conversation_graph
 from turnlog.events.contracts import HistoryPruned, ReceiptTier, SummaryWritten, TopicsTagged
 
+pytestmark = pytest.mark.slow
+
 FILLER = "weather and traffic " * 12
 
 

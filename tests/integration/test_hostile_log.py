@@ -34,6 +34,8 @@ from turnlog.projectors.models.registry import BY_NAME, PROJECTIONS
 from turnlog.projectors.rebuild.rebuild import rebuild_several
 from turnlog.projectors.rebuild.verify import verify_several
 
+pytestmark = pytest.mark.slow
+
 DEEP = b'{"data":' + b"[" * 10_000
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "user-export.schema.json").read_text("utf-8"))
 

@@ -23,6 +23,8 @@ from turnlog.events.errors import NotFound
 from turnlog.projectors.engine.database import connect
 from turnlog.projectors.engine.writer import Connection
 
+pytestmark = pytest.mark.slow
+
 SECRET = "My blood type is AB negative"
 # The last query of a listening process: a query for missed changes, or later a check of its connection.
 LISTENS = (

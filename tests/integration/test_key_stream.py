@@ -26,6 +26,8 @@ from turnlog.projectors.engine.lag import lag
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.conversation.message import thread_messages
 
+pytestmark = pytest.mark.slow
+
 SECRET = "My blood type is AB negative"
 PRIVACY = Path(__file__).parents[2] / "docs" / "privacy.md"
 FORGED = "11111111-2222-4333-8444-555555555555"

@@ -28,6 +28,8 @@ from turnlog.consumers.runtime import connection_pool
 from turnlog.events.log import Log
 from turnlog.projectors.engine.engine import Runner
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 async def pool(database_url: str, running_projectors: Runner) -> AsyncIterator[Pool]:

@@ -21,6 +21,8 @@ from turnlog.projectors.models.store.projection import STORE_ITEMS
 from turnlog.projectors.rebuild.rebuild import rebuild
 from turnlog.projectors.rebuild.verify import verify
 
+pytestmark = pytest.mark.slow
+
 VECTORS = "SELECT key, field FROM store_vectors ORDER BY key, field"
 
 

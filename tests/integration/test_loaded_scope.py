@@ -21,7 +21,7 @@ from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import AT_ONCE, Scope, with_parents
 from turnlog.projectors.models.terms import terms
 
-pytestmark = pytest.mark.usefixtures("running_projectors")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("running_projectors")]
 MODEL, THREADS = "m", ("a", "b", "c", "d", "e")
 ARCHIVED = ThreadArchived(path="a.jsonl", sha256="0" * 64, events=1, from_seq=1, through_seq=9)
 SCOPES = (Scope("default", "a"), Scope("default", "fork"), Scope("default", user="ann"))

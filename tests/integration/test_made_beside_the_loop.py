@@ -15,6 +15,8 @@ from turnlog.agent.settings import Settings
 from turnlog.consumers.api import app as app_of_api
 from turnlog.consumers.api.document import documented
 
+pytestmark = pytest.mark.slow
+
 
 async def test_models_are_made_beside_the_event_loop_before_anything_is_served(
     serve: Serve, monkeypatch: pytest.MonkeyPatch

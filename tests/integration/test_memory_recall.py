@@ -42,7 +42,7 @@ from turnlog.projectors.models.memories.memory_candidates import (
     thread_size,
 )
 
-pytestmark = pytest.mark.usefixtures("running_projectors")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("running_projectors")]
 
 YEAR = timedelta(days=365)
 

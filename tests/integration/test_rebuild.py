@@ -30,6 +30,8 @@ from turnlog.projectors.rebuild.rebuild import rebuild, rebuild_several
 from turnlog.projectors.rebuild.replay import drop, retry
 from turnlog.projectors.rebuild.verify import Difference, verify, verify_several
 
+pytestmark = pytest.mark.slow
+
 POISON = turn("poison", tokens_in=2**31)
 SHADOWS = "SELECT nspname::text FROM pg_namespace WHERE nspname LIKE 'turnlog\\_%'"
 

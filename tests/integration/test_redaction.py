@@ -57,6 +57,8 @@ from turnlog.events.subjects import REDACTIONS, STORED_PREFIX, memory_thread
 from turnlog.projectors.models.registry import PROJECTIONS
 from turnlog.projectors.rebuild.rebuild import rebuild_several
 
+pytestmark = pytest.mark.slow
+
 SECRET = "Zebrafish-77"
 SAID = f"My locker opens with {SECRET}, and I like tea."
 TABLES = sorted({table.name for one in PROJECTIONS for table in one.tables} | {"embedding_cache", "dead_letters"})

@@ -26,6 +26,8 @@ from turnlog.projectors.models.memories.shadows import all_memories
 from turnlog.projectors.models.registry import BY_NAME
 from turnlog.projectors.rebuild.rebuild import rebuild_several
 
+pytestmark = pytest.mark.slow
+
 ANN = memory_thread("ann")
 TEXTS = ("My name is Ann.", "我住在北京。", "I take cello lessons every Tuesday.")
 CELLO = """

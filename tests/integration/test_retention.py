@@ -49,6 +49,8 @@ from turnlog.events.read import read_to
 from turnlog.events.subjects import REDACTIONS, STORED_PREFIX, memory_thread
 from turnlog.projectors.models.registry import PROJECTIONS
 
+pytestmark = pytest.mark.slow
+
 SAID = "The green heron nests at Marlow lock."
 NOW = datetime.now(UTC)
 OLD, YOUNG = NOW - timedelta(days=40), NOW - timedelta(days=2)

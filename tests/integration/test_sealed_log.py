@@ -32,6 +32,8 @@ from turnlog.projectors.models.conversation.message import thread_messages
 from turnlog.projectors.models.registry import PROJECTIONS
 from turnlog.projectors.rebuild.rebuild import rebuild_several
 
+pytestmark = pytest.mark.slow
+
 SECRET = "My blood type is AB negative, 我是熊猫血"
 WORDS = ("essay", "申请", "headaches", "头晕", "Ann plans", "trip", "Yale", "耶鲁", "tea", "茶")
 

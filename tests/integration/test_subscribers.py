@@ -33,6 +33,8 @@ from turnlog.consumers.subscribing import admitting
 from turnlog.events.errors import NotFound
 from turnlog.events.subjects import OPERATOR_TYPES, STREAM, publish_subject
 
+pytestmark = pytest.mark.slow
+
 API = "$JS.turnlog.API"
 
 

@@ -21,6 +21,8 @@ from turnlog.projectors.engine.database import connect, take_locks
 from turnlog.projectors.engine.engine import Runner
 from turnlog.projectors.engine.writer import Connection
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 async def projected(log: Log, running_projectors: Runner, settled: Settled) -> None:

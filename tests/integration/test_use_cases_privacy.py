@@ -43,6 +43,8 @@ from turnlog.consumers.erasing import erasure_reach
 from turnlog.consumers.runtime import opened, projecting
 from turnlog.events.errors import InvalidToken, NotFound
 
+pytestmark = pytest.mark.slow
+
 EVERY = MemoryFilter(every=True)
 
 

@@ -22,9 +22,11 @@ from turnlog.events.sealing import key_ids_in
 from turnlog.projectors.engine.writer import Connection
 
 # nats-py forgets to close the socket of a server that dies while it reconnects to it.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:Exception ignored in.*StreamWriter:pytest.PytestUnraisableExceptionWarning"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:Exception ignored in.*StreamWriter:pytest.PytestUnraisableExceptionWarning"),
+]
+
 SECRET = "My blood type is AB negative"
 PRIVACY = Path(__file__).parents[2] / "docs" / "privacy.md"
 

@@ -12,6 +12,8 @@ from turnlog.agent.context.message_units import ORPHAN
 from turnlog.agent.context.titles import TITLES
 from turnlog.agent.models.prompts import DOUBT
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "tests" / "evaluation" / "quoted"
 

@@ -13,6 +13,8 @@ from turnlog.agent.models.nano_e5 import DIMENSIONS, MAX_CHARS, PASSAGE_CHARS, N
 from turnlog.agent.settings import Settings
 from turnlog.events.personal_data_caches import forget_all
 
+pytestmark = pytest.mark.slow
+
 TEXTS = [
     "The scholarship deadline is in November.",
     "奖学金的截止日期是十一月。",

@@ -20,6 +20,8 @@ from turnlog.agent.models.openai_embeddings import OpenAIEmbedder
 from turnlog.agent.models.protocol import BROKE_OFF, ChatRequest
 from turnlog.agent.models.reranking import Reranker
 
+pytestmark = pytest.mark.slow
+
 TOOL = {"type": "function", "function": {"name": "recall_memory", "parameters": {"type": "object"}}}
 
 

@@ -27,6 +27,8 @@ from turnlog.agent.models.errors import (
 from turnlog.agent.models.openai_chat import OpenAIChat
 from turnlog.agent.models.protocol import TIME_UP
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def server() -> Iterator[OpenAIServer]:
