@@ -11,13 +11,13 @@ from typing import Any, cast
 from uuid import NAMESPACE_OID, uuid5
 
 from turnlog.agent.access.identity import Forbidden
-from turnlog.agent.conversations.ownership import append_as_owner
 from turnlog.agent.counting import counted
 from turnlog.agent.memory.deciding.by_hand import InvalidMemory, handmade_memory
 from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.memory.deciding.writing import utc_now
 from turnlog.agent.memory.memory_changes import check_no_secret, fields_by_rules
 from turnlog.agent.models.errors import ModelError
+from turnlog.agent.operations.imported_threads import in_thread, own_id
 from turnlog.agent.operations.importers import (
     Defaults,
     Format,
@@ -32,12 +32,12 @@ from turnlog.agent.operations.importers import (
     events,
     read,
 )
-from turnlog.agent.operations.importers.imported import import_id, parse_time, reason_of
+from turnlog.agent.operations.importers.imported import parse_time, reason_of
 from turnlog.agent.operations.importers.remote import download as download
 from turnlog.agent.operations.importers.remote import is_url as is_url
 from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import Event, Memory
-from turnlog.events.errors import EventTooLarge, InvalidEvent, InvalidToken, NotFound, WrongExpectedVersion
+from turnlog.events.errors import EventTooLarge, InvalidEvent, InvalidToken, NotFound
 from turnlog.events.progress import OnProgress
 from turnlog.events.publish import Appended, Key
 from turnlog.projectors.engine.duplicates import first_seqs
@@ -249,7 +249,7 @@ async def _append_all(runtime: Runtime, prepared: PreparedImport, appended: OnPr
             for event in batch:
                 if event.thread not in ids and event.thread not in refused:
                     try:
-                        ids[event.thread] = await _own_id(runtime, event, str(request.defaults.user))
+                        ids[event.thread] = await own_id(runtime, event, str(request.defaults.user))
                     except (NotFound, Forbidden) as error:
                         refused[event.thread] = str(error)
             batch = list(_moved(batch, ids, refused, report))
@@ -303,44 +303,16 @@ async def _memory(runtime: Runtime, tenant: str, user: str, one: ImportedMemory)
     return handmade_memory(id_, one.content, one.kind, since, fields)
 
 
-async def _own_id(runtime: Runtime, first: Event, user: str) -> str:
-    """Returns the id of the user's conversation with this name. A conversation without events becomes the user's when
-    `first` is appended, its first event in the file.
-
-    A conversation whose name or first event cannot be stored has no owner, so it keeps its name. Raises NotFound if the
-    user deleted it, Forbidden if the user only takes part in it.
-    """
-
-    async def claim(thread: str, version: int | None) -> str:
-        if version == 0:
-            done = await runtime.log.append(_of_thread(first, thread), version)
-            if done.duplicate:  # another user imports the same file, and was first
-                raise WrongExpectedVersion(f"the conversation {thread!r} has begun in the meantime")
-        return thread
-
-    try:
-        return await append_as_owner(runtime, first.tenant, first.thread, user, claim)
-    except (InvalidEvent, EventTooLarge):
-        return first.thread
-
-
 def _moved(
     batch: Iterable[Event], ids: Mapping[str, str], refused: Mapping[str, str], report: ImportReport
 ) -> Iterator[Event]:
     """Yields the events with the ids of their conversations; turns of refused conversations go to the report."""
     for event in batch:
         if (thread := ids.get(event.thread)) is not None:
-            yield _of_thread(event, thread)
+            yield in_thread(event, thread)
         elif event.type == "turn_recorded":
             where = f"turn {getattr(event.data, 'source_id', None) or event.id} of thread {event.thread[:80]}"
             report.reject(Rejected(where, refused[event.thread]))
-
-
-def _of_thread(event: Event, thread: str) -> Event:
-    if thread == event.thread:
-        return event
-    id_ = import_id(event.tenant, thread, str(event.id), event.time)  # another user may import the same file
-    return event.model_copy(update={"id": id_, "thread": thread})
 
 
 async def _append(runtime: Runtime, new: list[Event], report: ImportReport) -> list[Appended | None]:
