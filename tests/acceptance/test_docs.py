@@ -34,10 +34,10 @@ from turnlog.projectors.models.conversation.message import thread_messages
 pytestmark = pytest.mark.slow
 
 # The pages of a row share a data folder and one `turnlog up`, because its start takes most of a page's time.
-WALKS = (
+WALKS: tuple[Any, ...] = (
     ("README.md",),
     ("docs/mcp.md", "docs/access.md", "docs/server.md", "docs/operation.md"),
-    ("docs/langgraph.md",),
+    pytest.param(("docs/langgraph.md",), marks=pytest.mark.nightly),  # 40 seconds
     ("docs/long-term-memory.md",),
 )
 READS = ("threads", "context", "recall", "memories", "lag", "tail", "verify", "jobs", "doctor")

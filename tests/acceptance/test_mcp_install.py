@@ -45,6 +45,7 @@ async def test_each_client_gets_its_format_with_absolute_paths(
     assert Path(server["env"]["TURNLOG_HOME"]) == tmp_path
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(120)
 async def test_a_client_with_only_what_was_printed_has_this_memory(turnlog: Cli, tmp_path: Path) -> None:
     server = (await turnlog("mcp", "install", "--user", "ann")).document["mcpServers"]["turnlog"]
