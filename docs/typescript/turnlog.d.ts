@@ -3009,10 +3009,10 @@ export interface components {
         };
         /**
          * AgentRun
-         * @description A run. agent: who spoke last. status: running, solved or failed, with `code`. cost_usd: of its model calls.
-         *     price_known: False where a call used tokens of a model without a price. Where an older event does not say so, tokens
-         *     without a cost count as such. started_at: when its first step was recorded. took_ms: from the beginning of that step
-         *     to the end of the run.
+         * @description A run of an agent. agent: the agent that spoke last. status: running, solved or failed. code: the error of a
+         *     failed run. cost_usd: the cost of its model calls. price_known: False if a call used tokens of a model without a
+         *     price; for older events that do not tell, if it used tokens without a cost. started_at: when its first step was
+         *     recorded. took_ms: the time from the beginning of the first step to the end of the run.
          */
         AgentRun: {
             /**
@@ -3176,7 +3176,7 @@ export interface components {
         };
         /**
          * Appended
-         * @description The place of an event in the log. duplicate: it was stored before this append.
+         * @description The position of an event in the log. duplicate: True if the event was stored before this append.
          */
         Appended: {
             /**
@@ -3208,10 +3208,9 @@ export interface components {
          * Backlog
          * @description Texts without a vector of the present embedding model.
          *
-         *     more: there are more texts than chunks and memories say, since counting stopped at COUNT_TO of each; seconds_left is
-         *     then of those that were counted.
-         *     texts_per_s: measured over the rounds of the last ten minutes, of any process; None when there was none.
-         *     waits: projectors catch up, and the embedder beside them works less often.
+         *     more: there are more texts than `chunks` and `memories`, because counting stopped at COUNT_TO of each; seconds_left
+         *     then covers only the counted texts. texts_per_s: measured over the rounds of all processes in the last ten minutes;
+         *     None if there was no round. waits: projectors are catching up, so the embedder works less often.
          */
         Backlog: {
             /** Model */
@@ -4311,8 +4310,8 @@ export interface components {
          * @description One projection's distance from the end of its partition.
          *
          *     stalled: an event has waited too long without the position moving; parked events do not count.
-         *     seconds_since_moved: None if no worker has ever taken the partition. rebuilt: share of the log that the rebuild for
-         *     a newer version of the projection has read (0 to 1); None where the rows are of the present version.
+         *     seconds_since_moved: None if no worker has ever taken the partition. rebuilt: the share of the log (0 to 1) that a
+         *     rebuild for a newer version of the projection has read; None if the rows are of the current version.
          */
         Lag: {
             /** Projection */
@@ -5039,8 +5038,8 @@ export interface components {
         };
         /**
          * Participant
-         * @description A participant of a conversation. name: marks the user's turns. agreed: false while the user has
-         *     not accepted the invitation, which has no effect until then.
+         * @description A participant of a conversation. name: the name on the user's turns. agreed: False until the user accepts the
+         *     invitation, which has no effect before.
          */
         Participant: {
             /** User */
@@ -5175,7 +5174,7 @@ export interface components {
         };
         /**
          * ProfileSentence
-         * @description A sentence about a user. memories: those that it says.
+         * @description A sentence about a user. memories: the memories that the sentence states.
          */
         ProfileSentence: {
             /** Text */
@@ -5185,7 +5184,7 @@ export interface components {
         };
         /**
          * ProfileText
-         * @description What a model wrote about a user. lines: the memories that the model read.
+         * @description The profile that a model wrote about a user. lines: the memories that the model read.
          */
         ProfileText: {
             /** Sentences */
@@ -5556,7 +5555,7 @@ export interface components {
         };
         /**
          * Retried
-         * @description Sequences that were applied, and those that are still parked; ascending.
+         * @description The sequences that were applied and the sequences that are still parked, in ascending order.
          */
         Retried: {
             /** Applied */
@@ -5602,8 +5601,9 @@ export interface components {
         };
         /**
          * RunStep
-         * @description A step. kind: plan, call, result, delegation or end. name: of the tool, or of the agent that takes over. text:
-         *     the plan, arguments, result or task. calls: of a plan, {"id", "name", "arguments", "after"} each.
+         * @description A step of a run. kind: plan, call, result, delegation or end. name: the name of the tool, or of the agent that
+         *     takes over. text: the plan, arguments, result or task. calls: the calls of a plan, {"id", "name", "arguments",
+         *     "after"} each.
          */
         RunStep: {
             /** Seq */
@@ -5665,7 +5665,7 @@ export interface components {
         };
         /**
          * SegmentCheckpoint
-         * @description A segment's end. checkpoint_id: the event's id; model: None when the summary was given by hand.
+         * @description A checkpoint that ended a segment. checkpoint_id: the event's id. model: None if no model wrote the summary.
          */
         SegmentCheckpoint: {
             /**
