@@ -50,7 +50,10 @@ def said(error: type[ModelError], locale: Any) -> str:
 
 
 @pytest.mark.usefixtures("no_second_try")
-@pytest.mark.parametrize(("timeout_s", "hangs"), [(0.9, True), (60.0, False)], ids=["silent", "answers"])
+@pytest.mark.parametrize(
+    ("timeout_s", "hangs"),
+    [pytest.param(0.9, True, id="silent", marks=pytest.mark.nightly), pytest.param(60.0, False, id="answers")],
+)
 async def test_every_face_says_at_once_what_is_wrong(serve: Serve, timeout_s: float, hangs: bool) -> None:
     settings: dict[str, Any] = {"model": "m", "model_timeout_s": timeout_s, "recall_top_k": 1}
     with MemoryServer() as model:

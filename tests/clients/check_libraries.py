@@ -26,9 +26,10 @@ async def test_the_library_of_standard_webhooks_verifies_an_event(serve: Serve) 
     async with receiver() as target, serve("reactors", **allowed) as api, api.client(role="admin") as ann:
         made = await ann.post("/api/operations/webhooks", json={"name": "crm", "url": target.url})
         await ann.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": DOG}]})
-        headers, body = await asyncio.wait_for(target.received.get(), 60)
-    webhook = Webhook(made.json()["secret"])
-    assert webhook.verify(body, headers)["type"] == "turnlog.turn_recorded"
+        webhook, kind = Webhook(made.json()["secret"]), ""
+        while kind != "turnlog.turn_recorded":  # events before it come too
+            headers, body = await asyncio.wait_for(target.received.get(), 60)
+            kind = webhook.verify(body, headers)["type"]
     with pytest.raises(WebhookVerificationError):
         webhook.verify(body + b" ", headers)
 
