@@ -23,10 +23,8 @@ demo: $(STAMP)
 	@echo "The demo begins. Its first start compiles the libraries, which takes some seconds."
 	$(BIN)/turnlog demo
 
-# Several workers, each with its own servers; NATS_URL and DATABASE_URL can serve only one. Two workers more than there
-# are cores, because a test waits for a fifth of its time.
-#
-# Left to `make check`: modules with the mark `slow`, which take most of the time, and the browser.
+# Tests run in parallel, each worker with its own servers; with NATS_URL set there is one worker. WORKERS is the number of
+# cores plus two, because a test waits for a fifth of its time. `make check` also runs tests marked `slow` and the browser's.
 test: $(STAMP)
 	$(PYTEST) -m "not slow" --ignore tests/page
 

@@ -49,7 +49,7 @@ from turnlog.events.tasks import pause
 
 logger = logging.getLogger("turnlog.consumers")
 ROLES = ("projectors", "reactors", "agent", "analytics", "jobs", "api")
-# A round has a call of a model, with its retries; a job may take long.
+# Longest time between two heartbeats of a loop. A round includes a model call with its retries; a job may take long.
 EMBED_ROUND_S, SWEEP_ROUND_S, JOBS_ROUND_S = 300.0, 600.0, 900.0  # jobs: without progress
 # A stop ends within 10 s: the API has 3 of them, jobs and reactors 1 each. An answer that needs longer is made after
 # the next start.

@@ -247,7 +247,7 @@ class Topics:
 
 
 class TextTasks(Protocol):
-    """Makes the texts of the reactors. messages: one string per turn, `speaker: text`, in order.
+    """Writes summaries and topics of conversations. messages: one string per turn, `speaker: text`, in order.
 
     language: the name of the language to write in ("English", "Chinese"); None means that of the conversation.
     """

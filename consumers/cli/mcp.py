@@ -143,7 +143,7 @@ async def install(
         "env": {"TURNLOG_HOME": str(settings.home.expanduser().absolute())}
         | {name: url for name, url in servers.items() if url},
     }
-    if client == "codex":  # it waits ten seconds by default, which a busy machine needs to load the server
+    if client == "codex":  # Codex waits only 10 s, which a busy machine may need to load the server
         server["startup_timeout_sec"] = 60
         sys.stdout.write(_toml(CLIENTS[client].key, server))
     else:

@@ -71,8 +71,8 @@ UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
     ("memory_conflict_raised", 1): added,
     ("memories_compacted", 1): added,
     ("usage_metered", 1): added,  # whether the price was known, not recorded in v1
-    ("run_planned", 1): added,  # the same as usage_metered
-    ("run_solved", 1): added,  # the same; suggestions and times of the phases
+    ("run_planned", 1): added,  # price_known, unknown for v1
+    ("run_solved", 1): added,  # price_known, suggestions, milliseconds per phase
 }
 
 

@@ -239,7 +239,9 @@ async def test_a_deleted_conversation_stays_deleted_for_its_user_and_its_name_fr
 
 @pytest.mark.parametrize(("local", "remote"), [(Memory, RemoteMemory), (Thread, RemoteThread)])
 def test_a_connected_memory_has_the_face_of_an_open_one(local: type, remote: type) -> None:
-    """The user may be left out, because the token names it. Inherited methods use only what a server offers."""
+    """Methods of both have the same signatures, but `user` may be optional in a remote one, because its token names
+    the user. Methods that are inherited unchanged use only other methods that a server offers.
+    """
     for name, method in inspect.getmembers(local, inspect.isfunction):
         if name in vars(remote):
             assert name.startswith("__") or shape(getattr(remote, name)) == shape(method), name

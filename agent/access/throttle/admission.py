@@ -45,7 +45,7 @@ from turnlog.events.subjects import check_place
 from turnlog.events.tasks import cancel
 
 PATIENCE_S = 10.0
-# Seconds for which Postgres counts as unavailable before it is asked again, and seconds that it has to answer.
+# AWAY_S: time until an unavailable Postgres is checked again. PING_S: timeout of such a check.
 AWAY_S, PING_S = 1.0, 1.5
 RETRY_S = 2.0
 RENEW_S = HELD_S / 3

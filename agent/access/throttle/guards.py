@@ -24,7 +24,7 @@ DEFAULTS: Mapping[Plan, Mapping[LimitName, float]] = {
 QUOTAS: tuple[LimitName, ...] = ("tokens_per_day", "usd_per_month", "embedding_tokens_per_day")
 HELD_S = 30.0
 HANDED_ON = ""  # stored instead of the conversation for a handed-over question, which is not a new request
-# The end of a request is not known in advance; its slot is free at the latest when its lease expires.
+# Retry time if all slots are taken; short, because nobody knows when a running request ends.
 SLOT_RETRY_S = 1.0
 
 

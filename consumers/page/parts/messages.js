@@ -27,7 +27,7 @@ export function Messages({ thread, messages, shares, active, onActive, onChoose 
     const row = active && !list.current.matches(":hover, :focus-within") && list.current.querySelector(`[data-part="${active}"]`);
     if (row) list.current.scrollTo({ top: row.offsetTop - list.current.offsetTop - 8 });
   }, [active]);
-  // The question is at the end: the last messages are always drawn, those between on wish.
+  // The last 10 messages are always drawn, because the question is there; those before them on request.
   const hidden = Math.max(0, messages.length - count - 10);
   const rows = messages.map((message, at) => ({ message, at })).filter(({ at }) => at < count || at >= messages.length - 10);
   const onKeyDown = (/** @type {KeyboardEvent} */ event) => {

@@ -51,7 +51,7 @@ function Now() {
 /** @param {any} lag */
 const behindOf = (lag) => Math.max(0, lag.head - lag.position);
 
-/** children: between the numbers and the read models. @param {{behind: any, children: any}} props */
+/** Shows how far the read models are behind. children: shown between the numbers and the list. @param {{behind: any, children: any}} props */
 function Lags({ behind, children }) {
   const { projections, embedding } = behind;
   const most = Math.max(1, ...projections.map(behindOf));
