@@ -255,8 +255,10 @@ async def _pieces(runtime: Runtime, request: Event, seq: int, arrived: Steps) ->
 
 
 async def _run_on_log(runtime: Runtime, request: Event, seq: int, answer: str) -> tuple[Sequence[Shown], Solved | None]:
-    """Returns the steps and the end of the run, if a team answered the request. A caller who asks again after the
-    answer has not received them."""
+    """Returns the steps of the run and its last event, if a team answered the request.
+
+    They are for a caller who repeats the request after the answer, and so did not receive them while it ran.
+    """
     steps, solved = list[Shown](), None
     async for stored in runtime.log.read_thread(request.tenant, request.thread, seq, types=RUN_STEPS):
         if getattr(stored.event.data, "run_id", None) == request.id:

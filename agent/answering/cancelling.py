@@ -83,8 +83,10 @@ async def until_cancelled(nc: Client, request: Event) -> AsyncIterator[None]:
 def said_so_far(
     runtime: Runtime, prepared: Prepared | None, progress: Progress, model: str | None
 ) -> Completion | None:
-    """Returns the text of a cancelled answer so far; None if there is none. The tokens are estimated, because the model
-    reports them only at the end of an answer."""
+    """Returns the part of a cancelled answer that has arrived; None if nothing has.
+
+    Its tokens are estimated, because the model reports them only at the end of an answer.
+    """
     text, chat = "".join(progress.said), runtime.models.chat
     if prepared is None or not text.strip():
         return None

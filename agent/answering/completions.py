@@ -58,7 +58,7 @@ logger = logging.getLogger("turnlog.answers")
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """The person who asks. Tenant and user come from the credential."""
+    """The person who asks. The tenant and user are those of the API key or token."""
 
     tenant: str
     user: str
@@ -214,7 +214,7 @@ async def _in_turn(
 
     async def fork() -> RequestPlace | None:
         place = await _place(runtime, person, wanted)
-        if place.after is None and not place.new:  # another request is already answering this turn
+        if place.after is None and not place.new:  # another request answers this turn
             return replace(place, after=place.end)
         return place if place.after is not None else None
 

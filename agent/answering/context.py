@@ -154,7 +154,7 @@ async def list_receipts(runtime: Runtime, tenant: str, thread: str, since: int =
 
 
 def _question(newest: list[Message]) -> Message | None:
-    """Returns the latest user turn; if there is none, the latest turn."""
+    """Returns the newest turn of a user, or the newest turn if no user spoke; None without turns."""
     return next((one for one in reversed(newest) if one.role == "user"), newest[-1] if newest else None)
 
 
