@@ -98,7 +98,7 @@ class Answered:
         return ended_early(self.finish_reason, locale)
 
 
-Piece = QuestionStored | Shown | Answered
+AnswerPiece = QuestionStored | Shown | Answered
 
 
 async def ask(
@@ -112,7 +112,7 @@ async def ask(
     agent: str | None = None,
     turn_id: UUID | None = None,
     admission: AbstractAsyncContextManager[None] | None = None,
-) -> AsyncGenerator[Piece]:
+) -> AsyncGenerator[AnswerPiece]:
     """Appends the question, then yields the answer: `QuestionStored`, text and tools as they arrive, and finally
     `Answered`.
 
@@ -152,7 +152,7 @@ async def ask(
             yield piece
 
 
-async def follow(runtime: Runtime, tenant: str, thread: str, seq: int) -> AsyncGenerator[Piece]:
+async def follow(runtime: Runtime, tenant: str, thread: str, seq: int) -> AsyncGenerator[AnswerPiece]:
     """Yields the remaining pieces of the answer to an earlier question, at least `Answered`.
 
     seq: from `QuestionStored`. Raises NotFound if the thread has no such request, NoAnswer.
@@ -201,7 +201,7 @@ def _check(tenant: str, thread: str, text: str, user: str | None) -> None:
         raise InvalidEvent("the question is blank, so there is nothing to answer")
 
 
-async def _follow(runtime: Runtime, request: Event, seq: int, arrived: Steps) -> AsyncGenerator[Piece]:
+async def _follow(runtime: Runtime, request: Event, seq: int, arrived: Steps) -> AsyncGenerator[AnswerPiece]:
     """Yields the pieces of the request's answer. Raises NoAnswer, and NotFound if the conversation is deleted in the
     meantime."""
     try:
@@ -213,7 +213,7 @@ async def _follow(runtime: Runtime, request: Event, seq: int, arrived: Steps) ->
         raise
 
 
-async def _pieces(runtime: Runtime, request: Event, seq: int, arrived: Steps) -> AsyncGenerator[Piece]:
+async def _pieces(runtime: Runtime, request: Event, seq: int, arrived: Steps) -> AsyncGenerator[AnswerPiece]:
     """Yields the pieces of the answer as they arrive. Progress messages may be lost, so the log is checked for the
     answer from time to time."""
     shown = ""  # text since the last tool, because the recorded answer begins there
@@ -270,7 +270,7 @@ async def _run_on_log(runtime: Runtime, request: Event, seq: int, answer: str) -
     return steps, solved
 
 
-def _missing(shown: str, answer: str) -> list[Piece]:
+def _missing(shown: str, answer: str) -> list[AnswerPiece]:
     """Returns the part of the answer that was not shown yet. If the shown text is not its beginning, the answer starts
     again.
     """
@@ -342,7 +342,7 @@ class Continued:
         self._notice, self._shown = notice, ""
         self._again: str | None = None
 
-    def said(self, piece: Piece) -> str:
+    def said(self, piece: AnswerPiece) -> str:
         """Returns the text to show now."""
         match piece:
             case Text(text):

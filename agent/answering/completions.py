@@ -110,7 +110,7 @@ class Reasoned:
     text: str
 
 
-Piece = AnswerIds | Text | CallPiece | Reasoned | Completion
+CompletionPiece = AnswerIds | Text | CallPiece | Reasoned | Completion
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class _Prepared:
     begins: bool = False
 
 
-async def complete(runtime: Runtime, person: Person, wanted: CompletionRequest) -> AsyncGenerator[Piece]:
+async def complete(runtime: Runtime, person: Person, wanted: CompletionRequest) -> AsyncGenerator[CompletionPiece]:
     """Yields `AnswerIds` first, then text and pieces of tool calls as they arrive, and the complete `Completion` once
     it is recorded.
 
@@ -164,7 +164,7 @@ async def complete(runtime: Runtime, person: Person, wanted: CompletionRequest) 
 
 async def complete_once(
     runtime: Runtime, person: Person, wanted: CompletionRequest, request: bytes, is_retry: bool
-) -> AsyncGenerator[Piece]:
+) -> AsyncGenerator[CompletionPiece]:
     """Yields the pieces of `complete`. A retry waits for the previous attempt, in any process, and yields its answer.
     If that attempt failed or was killed, the retry uses its id, so that the question is stored once.
 

@@ -28,7 +28,7 @@ class Form(NamedTuple):
     options: WireOptions = WireOptions()
 
 
-class Piece(NamedTuple):
+class MessagePart(NamedTuple):
     """The part of a stored message that becomes one API message. nth: number of the result in the message. call_id: the
     call that it answers."""
 
@@ -39,15 +39,15 @@ class Piece(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """Messages that stay together, in the order of the log. several: their pieces in the order of the API; empty for a
+    """Messages that stay together, in the order of the log. several: their parts in the order of the API; empty for a
     plain message, as most are, to save memory in a conversation of 50,000 turns."""
 
     messages: tuple[Message, ...]
-    several: tuple[Piece, ...] = ()
+    several: tuple[MessagePart, ...] = ()
 
     @property
-    def pieces(self) -> tuple[Piece, ...]:
-        return self.several or (Piece(self.messages[0], "body"),)
+    def parts(self) -> tuple[MessagePart, ...]:
+        return self.several or (MessagePart(self.messages[0], "body"),)
 
 
 class Remark(NamedTuple):
@@ -72,8 +72,8 @@ class _Exchange:
 
     opener: Message
     open: dict[str, str]
-    answers: dict[str, Piece] = field(default_factory=dict)
-    extra: list[Piece] = field(default_factory=list)
+    answers: dict[str, MessagePart] = field(default_factory=dict)
+    extra: list[MessagePart] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
 
 
@@ -101,7 +101,7 @@ class _Grouping:
         for index, result in enumerate(results(message)):
             self._answer(exchange, message, index, result)
         if tail(message, self.options) is not None:
-            exchange.extra.append(Piece(message, "tail"))
+            exchange.extra.append(MessagePart(message, "tail"))
 
     def _add_mixed(self, message: Message) -> None:
         """Adds a message with blocks or results to the exchange that it answers, or else as a separate unit."""
@@ -116,10 +116,10 @@ class _Grouping:
             self._answer(home, message, index, result)
         home.extra += shown
 
-    def _own_words(self, message: Message) -> list[Piece]:
-        """Returns the pieces of a message's content without its tool results."""
-        words = [Piece(message, "body")] if body(message, self.options) is not None else []
-        return [*words, Piece(message, "tail")] if tail(message, self.options) is not None else words
+    def _own_words(self, message: Message) -> list[MessagePart]:
+        """Returns the parts of a message's content without its tool results."""
+        words = [MessagePart(message, "body")] if body(message, self.options) is not None else []
+        return [*words, MessagePart(message, "tail")] if tail(message, self.options) is not None else words
 
     def _home(self, found: list[Result], must_be_last: bool) -> _Exchange | None:
         """Returns the exchange that the results belong to, or None. A message with text may only belong to the latest
@@ -129,7 +129,7 @@ class _Grouping:
             homes = [home for home in homes if home is self.slots[-1]]
         return homes[-1] if homes else None
 
-    def _stand_alone(self, message: Message, found: list[Result], shown: list[Piece]) -> None:
+    def _stand_alone(self, message: Message, found: list[Result], shown: list[MessagePart]) -> None:
         orphans = [p for i, r in enumerate(found) if (p := self._orphan(message, i, r)) is not None]
         if orphans or shown:
             self.slots.append(Unit((message,), (*orphans, *shown)))
@@ -142,18 +142,18 @@ class _Grouping:
         call_id = result.call_id
         if call_id is not None and self.waiting.get(call_id) is exchange:
             wire_id = exchange.open[call_id]
-            exchange.answers[wire_id] = Piece(message, "result", index, wire_id)
+            exchange.answers[wire_id] = MessagePart(message, "result", index, wire_id)
             del self.waiting[call_id]
             self.answered.add(call_id)
         elif (orphan := self._orphan(message, index, result)) is not None:
             exchange.extra.append(orphan)
 
-    def _orphan(self, message: Message, index: int, result: Result) -> Piece | None:
+    def _orphan(self, message: Message, index: int, result: Result) -> MessagePart | None:
         if result.call_id in self.answered:
             self.out.altered.append(Remark(message.seq, "second result for the same call left out"))
             return None
         self.out.altered.append(Remark(message.seq, "result without its call, shown as text"))
-        return Piece(message, "orphan", index)
+        return MessagePart(message, "orphan", index)
 
     def finish(self) -> Turns:
         self.out.units = [s if isinstance(s, Unit) else self._close(s) for s in self.slots]
@@ -164,12 +164,13 @@ class _Grouping:
     def _close(self, exchange: _Exchange) -> Unit:
         opener = exchange.opener
         answers = [
-            exchange.answers.get(wire_id) or Piece(opener, "missing", 0, wire_id) for wire_id in exchange.open.values()
+            exchange.answers.get(wire_id) or MessagePart(opener, "missing", 0, wire_id)
+            for wire_id in exchange.open.values()
         ]
         if len(exchange.answers) < len(exchange.open):
             self.out.altered.append(Remark(opener.seq, "call without a result, given a placeholder"))
-        pieces = (Piece(opener, "body"), *answers, *exchange.extra)
-        return Unit(tuple(exchange.messages), pieces)
+        parts = (MessagePart(opener, "body"), *answers, *exchange.extra)
+        return Unit(tuple(exchange.messages), parts)
 
 
 def group(messages: Iterable[Message], options: WireOptions | None = None) -> Turns:
@@ -181,35 +182,35 @@ def group(messages: Iterable[Message], options: WireOptions | None = None) -> Tu
     return grouping.finish()
 
 
-def render(piece: Piece, form: Form) -> Wire | None:
-    """Returns the piece as an API message; None if it is empty when condensed."""
-    message = condense(piece.message, form.tool_max) if form.condensed else piece.message
-    if piece.kind == "body":
+def render(part: MessagePart, form: Form) -> Wire | None:
+    """Returns the part as an API message; None if it is empty when condensed."""
+    message = condense(part.message, form.tool_max) if form.condensed else part.message
+    if part.kind == "body":
         return body(message, form.options)
-    if piece.kind == "tail":
+    if part.kind == "tail":
         return tail(message, form.options)
-    if piece.kind == "missing":
-        return tool_message(piece.call_id, NO_RESULT)
-    text = results(message)[piece.nth].text
-    if piece.kind == "result":
-        return tool_message(piece.call_id, text)
+    if part.kind == "missing":
+        return tool_message(part.call_id, NO_RESULT)
+    text = results(message)[part.nth].text
+    if part.kind == "result":
+        return tool_message(part.call_id, text)
     # The text is not the user's, because a tool result must not gain the user's authority.
     return {"role": "assistant", "content": f"{ORPHAN}\n{text}"}
 
 
-def piece_tokens(piece: Piece, form: Form, counter: TokenCounter) -> int:
-    """Returns the number of tokens of a piece in a form. Each piece is counted once per process; equal forms share the
+def part_tokens(part: MessagePart, form: Form, counter: TokenCounter) -> int:
+    """Returns the number of tokens of a part in a form. Each part is counted once per process; equal forms share the
     count."""
-    if is_plain(piece.message):
-        return _plain_tokens(piece.message, form, counter)
+    if is_plain(part.message):
+        return _plain_tokens(part.message, form, counter)
 
     def count() -> int:
-        if form.condensed and condense(piece.message, form.tool_max) is piece.message:
-            return piece_tokens(piece, form._replace(condensed=False), counter)
-        wire = render(piece, form)
+        if form.condensed and condense(part.message, form.tool_max) is part.message:
+            return part_tokens(part, form._replace(condensed=False), counter)
+        wire = render(part, form)
         return counter.wire(wire) if wire is not None else 0
 
-    return counter.once(piece.message, (piece.kind, piece.nth, form), count)
+    return counter.once(part.message, (part.kind, part.nth, form), count)
 
 
 def is_plain(message: Message) -> bool:
@@ -221,7 +222,7 @@ def unit_tokens(unit: Unit, form: Form, counter: TokenCounter) -> int:
     """Returns the tokens of a unit in a form."""
     if not unit.several:
         return _plain_tokens(unit.messages[0], form, counter)
-    return sum(piece_tokens(piece, form, counter) for piece in unit.several)
+    return sum(part_tokens(part, form, counter) for part in unit.several)
 
 
 def _plain_tokens(message: Message, form: Form, counter: TokenCounter) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from turnlog.agent.context.cut import cut_middle
-from turnlog.agent.context.message_units import Form, Piece, Remark, Unit, piece_tokens, render, unit_tokens
+from turnlog.agent.context.message_units import Form, MessagePart, Remark, Unit, part_tokens, render, unit_tokens
 from turnlog.agent.context.tokens import TokenCounter
 from turnlog.agent.context.wire import Wire
 
@@ -39,12 +39,12 @@ def show(units: Sequence[Unit], form: Form, counter: TokenCounter) -> Shown:
     items: list[Item] = []
     total = 0
     for unit in units:
-        for piece in unit.pieces:
-            wire = render(piece, form)
+        for part in unit.parts:
+            wire = render(part, form)
             if wire is not None:
-                tokens = piece_tokens(piece, form, counter)
+                tokens = part_tokens(part, form, counter)
                 messages.append(wire)
-                items.append(Item(piece.message.seq, wire["role"], tokens))
+                items.append(Item(part.message.seq, wire["role"], tokens))
                 total += tokens
     return Shown(messages, items, total)
 
@@ -52,7 +52,7 @@ def show(units: Sequence[Unit], form: Form, counter: TokenCounter) -> Shown:
 def latest_user(units: Sequence[Unit]) -> int | None:
     """Returns the index of the last unit that contains a user's own text; None if there is none."""
     for index in range(len(units) - 1, -1, -1):
-        if _user_piece(units[index]):
+        if _user_part(units[index]):
             return index
     return None
 
@@ -64,23 +64,21 @@ def shrink(unit: Unit, limit: int, form: Form, counter: TokenCounter) -> Shrunk:
     if unit_tokens(unit, condensed, counter) <= limit:
         remark = Remark(unit.messages[0].seq, "condensed, since it holds the latest user message and is too large")
         return Shrunk(show([unit], condensed, counter), [], [remark])
-    piece = _user_piece(unit)
-    wire = render(piece, form) if piece else None
-    if piece is None or wire is None:
+    part = _user_part(unit)
+    wire = render(part, form) if part else None
+    if part is None or wire is None:
         raise ValueError("only a unit with words of a user can be made smaller")
     altered = []
-    if piece_tokens(piece, form, counter) > limit:
+    if part_tokens(part, form, counter) > limit:
         wire = _cut(wire, limit, counter)
-        altered.append(Remark(piece.message.seq, "cut in the middle: larger than the whole budget"))
-    left_out = [
-        Remark(m.seq, "no room beside the latest user message") for m in unit.messages if m is not piece.message
-    ]
+        altered.append(Remark(part.message.seq, "cut in the middle: larger than the whole budget"))
+    left_out = [Remark(m.seq, "no room beside the latest user message") for m in unit.messages if m is not part.message]
     tokens = counter.wire(wire)
-    return Shrunk(Shown([wire], [Item(piece.message.seq, "user", tokens)], tokens), left_out, altered)
+    return Shrunk(Shown([wire], [Item(part.message.seq, "user", tokens)], tokens), left_out, altered)
 
 
-def _user_piece(unit: Unit) -> Piece | None:
-    return next((p for p in reversed(unit.pieces) if p.kind == "body" and p.message.role == "user"), None)
+def _user_part(unit: Unit) -> MessagePart | None:
+    return next((p for p in reversed(unit.parts) if p.kind == "body" and p.message.role == "user"), None)
 
 
 def _cut(wire: Wire, limit: int, counter: TokenCounter) -> Wire:

@@ -14,7 +14,7 @@ from turnlog.agent.context.message_units import (
     Turns,
     Unit,
     group,
-    piece_tokens,
+    part_tokens,
     unit_tokens,
 )
 from turnlog.agent.context.pin import Item, Shown, Shrunk, latest_user, show, shrink
@@ -165,7 +165,7 @@ def _lost(unit: Unit, build: Build) -> set[int]:
     if not unit.several:
         return set()
     full, lean = (
-        {piece.message.seq for piece in unit.pieces if piece_tokens(piece, form, build.counter)}
+        {part.message.seq for part in unit.parts if part_tokens(part, form, build.counter)}
         for form in (build.unchanged, build.condensed)
     )
     return full - lean

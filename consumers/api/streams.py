@@ -16,7 +16,7 @@ from fastapi.sse import ServerSentEvent
 
 from turnlog.agent.access.throttle.admission import admitted
 from turnlog.agent.access.throttle.fair_share import in_share
-from turnlog.agent.answering.asking import NoAnswer, Piece, QuestionStored, ask
+from turnlog.agent.answering.asking import AnswerPiece, NoAnswer, QuestionStored, ask
 from turnlog.agent.answering.fallback import Locale
 from turnlog.agent.team.agents import check_agent
 from turnlog.agent.team.configured import entry_agent
@@ -160,7 +160,7 @@ class Streams:
     after their end, so that a client can come back."""
 
     def __init__(self) -> None:
-        self._running: dict[tuple[str, str, UUID | int], Running[Piece]] = {}
+        self._running: dict[tuple[str, str, UUID | int], Running[AnswerPiece]] = {}
         self._others: set[Running[Any]] = set()
         self._sent: dict[bytes, tuple[UUID, Running[Any]]] = {}
 
@@ -172,7 +172,7 @@ class Streams:
         model: str | None,
         turn_id: UUID,
         agent: str | None = None,
-    ) -> tuple[QuestionStored, Running[Piece]]:
+    ) -> tuple[QuestionStored, Running[AnswerPiece]]:
         """Returns the request and its answer. A question that is sent again joins the running answer.
 
         Raises NotFound, the errors of `throttled`, and those of asking before the question is on the log.
@@ -214,10 +214,10 @@ class Streams:
         """Returns the answer to the same request, if it is running or ended within KEPT_S."""
         return self._sent.get(request)
 
-    def find(self, tenant: str, thread: str, seq: int) -> Running[Piece] | None:
+    def find(self, tenant: str, thread: str, seq: int) -> Running[AnswerPiece] | None:
         return self._running.get((tenant, thread, seq))
 
-    def under_way(self, tenant: str, thread: str) -> list[tuple[int, Running[Piece]]]:
+    def under_way(self, tenant: str, thread: str) -> list[tuple[int, Running[AnswerPiece]]]:
         """Returns the answers of a conversation that have not ended, with the sequences of their requests."""
         return [
             (seq, running)
@@ -240,7 +240,7 @@ class AnswerUnderWay:
     thread: str
     seq: int
     agent: str
-    running: Running[Piece]
+    running: Running[AnswerPiece]
     locale: Locale
 
 

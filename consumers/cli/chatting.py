@@ -37,7 +37,7 @@ from turnlog.events.errors import TurnlogError
 from turnlog.events.subjects import check_conversation
 
 if TYPE_CHECKING:
-    from turnlog.agent.answering.asking import Answered, Locale, Piece
+    from turnlog.agent.answering.asking import Answered, AnswerPiece, Locale
     from turnlog.agent.memory.extraction.extract_now import Remembered
     from turnlog.agent.memory.memory_changes import ForgottenAsAsked
     from turnlog.projectors.models.memories.lookup import Conflict
@@ -263,7 +263,7 @@ class Flow:
         self._text = asking.Continued(_AGAIN[locale])
         self._by_team = False
 
-    def show(self, piece: "Piece") -> None:
+    def show(self, piece: "AnswerPiece") -> None:
         self._show_step(piece)
         self._write(shown(self._text.said(piece)))
         if isinstance(piece, asking.Answered):
@@ -276,7 +276,7 @@ class Flow:
                 err.print(f"{_NEXT[self._locale]}{text}", style="dim", markup=False)
         sys.stdout.flush()
 
-    def _show_step(self, piece: "Piece") -> None:
+    def _show_step(self, piece: "AnswerPiece") -> None:
         """Prints a step of a team's run to stderr."""
         match piece:
             case asking.PhaseChanged(agent=by, phase=phase):

@@ -18,7 +18,7 @@ from pydantic_core import to_jsonable_python
 from turnlog._http import Http, Turn, decoded, error_of
 from turnlog._memory import LOOK_AGAIN_S, Level, Memory
 from turnlog._thread import Context, Thread
-from turnlog.agent.answering.asking import Answered, Piece, Restarted, Text, ToolUsed
+from turnlog.agent.answering.asking import Answered, AnswerPiece, Restarted, Text, ToolUsed
 from turnlog.agent.answering.context import AnswerBasis, ReceiptFound, SignedBasis
 from turnlog.agent.answering.receipts import ReceiptGone
 from turnlog.agent.answering.turns import NewTurn
@@ -118,7 +118,7 @@ class RemoteThread(Thread):
         forked = await self._http.call("POST", f"{self._path}/forks", Forked, user=self.user, body=body)
         return RemoteThread(self._http, forked.thread, self.user)
 
-    async def _answer(self, text: str, model: str | None, agent: str | None) -> AsyncGenerator[Piece]:
+    async def _answer(self, text: str, model: str | None, agent: str | None) -> AsyncGenerator[AnswerPiece]:
         body = {"message": text, "model": model, "agent": agent}
         async with aclosing(self._http.events(f"{self._path}/answers", body, self.user, ("done",))) as events:
             async for event in events:
@@ -196,7 +196,7 @@ class RemoteThread(Thread):
 
 
 # Event of an answer's stream → its piece; other events are ignored.
-_PIECES: dict[str | None, Callable[[Any], Piece]] = {
+_PIECES: dict[str | None, Callable[[Any], AnswerPiece]] = {
     "content": lambda data: Text(data["chunk"]),
     "restart": lambda _: Restarted(),
     "tool_start": lambda data: ToolUsed(data["id"], data["name"], data["args"]),

@@ -48,7 +48,7 @@ class Answer(LoopBound):
 
     __slots__ = ("_text", "suggestions")
 
-    def __init__(self, pieces: AsyncGenerator[asking.Piece]) -> None:
+    def __init__(self, pieces: AsyncGenerator[asking.AnswerPiece]) -> None:
         self.suggestions: tuple[str, ...] = ()
         self._text = self._texts(pieces)
 
@@ -62,7 +62,7 @@ class Answer(LoopBound):
         """Stops listening; the answer is recorded nevertheless."""
         await self._text.aclose()
 
-    async def _texts(self, pieces: AsyncGenerator[asking.Piece]) -> AsyncGenerator[str]:
+    async def _texts(self, pieces: AsyncGenerator[asking.AnswerPiece]) -> AsyncGenerator[str]:
         text = asking.Continued(RESTARTED)
         async with contextlib.aclosing(pieces):
             async for piece in pieces:
@@ -201,7 +201,7 @@ class Thread(LoopBound):
         """
         return Answer(self._answer(text, model, agent))
 
-    async def _answer(self, text: str, model: str | None, agent: str | None) -> AsyncGenerator[asking.Piece]:
+    async def _answer(self, text: str, model: str | None, agent: str | None) -> AsyncGenerator[asking.AnswerPiece]:
         await check_agent(self._runtime, self.tenant, agent)
         place = (self._runtime, self.tenant, self.id)
         async for piece in asking.ask(*place, text, user=self.user, model=model, agent=agent):

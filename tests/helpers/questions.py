@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from turnlog.agent.answering.asking import Answered, Piece, ask
+from turnlog.agent.answering.asking import Answered, AnswerPiece, ask
 from turnlog.agent.runtime import Runtime
 
 
@@ -15,7 +15,7 @@ class Place:
     user: str | None = None
 
 
-async def pieces_of(runtime: Runtime, place: Place, question: str) -> list[Piece]:
+async def pieces_of(runtime: Runtime, place: Place, question: str) -> list[AnswerPiece]:
     """Returns all pieces of the answer in order."""
     return [piece async for piece in ask(runtime, place.tenant, place.thread, question, user=place.user)]
 

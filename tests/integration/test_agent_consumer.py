@@ -19,7 +19,7 @@ from prometheus_client import REGISTRY
 from uuid_utils.compat import uuid7
 
 from turnlog.agent.answering import asking as conversing
-from turnlog.agent.answering.asking import Answered, NoAnswer, Piece, QuestionStored, Restarted, Seen, Text
+from turnlog.agent.answering.asking import Answered, AnswerPiece, NoAnswer, QuestionStored, Restarted, Seen, Text
 from turnlog.agent.answering.pieces import Progress
 from turnlog.agent.answering.request import Question, answer_id, question_events
 from turnlog.agent.context.receipt import context_hash
@@ -373,7 +373,9 @@ async def test_a_request_on_a_thread_of_turnlogs_own_fails_before_the_model_is_a
         ("You ran in Lisbon.", []),
     ],
 )
-async def test_lost_progress_is_made_up_from_the_answer_of_record(play: Play, shown: str, rest: list[Piece]) -> None:
+async def test_lost_progress_is_made_up_from_the_answer_of_record(
+    play: Play, shown: str, rest: list[AnswerPiece]
+) -> None:
     async with play("projectors") as stage:
         log, pieces = stage.runtime.log, conversing.ask(stage.runtime, "default", "t", "Where did I run?")
         asked = await anext(pieces)

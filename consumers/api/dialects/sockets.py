@@ -20,9 +20,9 @@ from turnlog.agent.access.identity import Unauthenticated
 from turnlog.agent.answering.asking import (
     AgentSwitched,
     Answered,
+    AnswerPiece,
     NoAnswer,
     PhaseChanged,
-    Piece,
     PlanShown,
     QuestionStored,
     Restarted,
@@ -153,7 +153,7 @@ class _Talk:
             return uuid7()
         return uuid5(_REQUESTS, "\0".join((self._caller.tenant, self._caller.user, self._thread, request_id)))
 
-    async def _relay(self, seq: int, running: Running[Piece], request_id: str | None) -> None:
+    async def _relay(self, seq: int, running: Running[AnswerPiece], request_id: str | None) -> None:
         """Sends all pieces of one answer."""
         stream, index = running.id, 0
         try:

@@ -12,8 +12,8 @@ from pydantic import Field
 from turnlog.agent.answering.asking import (
     AgentSwitched,
     Answered,
+    AnswerPiece,
     PhaseChanged,
-    Piece,
     PlanShown,
     QuestionStored,
     Restarted,
@@ -117,7 +117,7 @@ async def stop_answer(
     await cancel_answer(*await caller.owns(thread), seq)
 
 
-async def _events(running: Running[Piece], after: int = 0, chars: int = 0) -> AsyncGenerator[ServerSentEvent]:
+async def _events(running: Running[AnswerPiece], after: int = 0, chars: int = 0) -> AsyncGenerator[ServerSentEvent]:
     """Yields the pieces from number `after` on. chars: how many characters the client has since the last restart; every
     id ends with this number."""
     async with aclosing(running.read(after)) as pieces:
@@ -128,7 +128,7 @@ async def _events(running: Running[Piece], after: int = 0, chars: int = 0) -> As
             yield ServerSentEvent(event=name, data=data, id=f"{running.id}-{number}-{chars}")
 
 
-async def _recorded(running: Running[Piece], chars: int) -> AsyncGenerator[ServerSentEvent]:
+async def _recorded(running: Running[AnswerPiece], chars: int) -> AsyncGenerator[ServerSentEvent]:
     """Waits for the recorded answer, if another process streams it, and yields the part that the client lacks."""
     async with aclosing(running.read()) as pieces:
         async for number, piece in pieces:
@@ -148,7 +148,7 @@ TEAM_EVENTS: dict[type, str] = {
 }
 
 
-def _event(piece: Piece) -> tuple[str, Any]:
+def _event(piece: AnswerPiece) -> tuple[str, Any]:
     match piece:
         case QuestionStored(seq=seq):
             return "started", {"seq": seq}

@@ -15,7 +15,14 @@ from turnlog.agent.answering.asking import (
     ToolUsed,
     ask,
 )
-from turnlog.agent.answering.completions import AnswerIds, CompletionRequest, Piece, Reasoned, Text, label_first
+from turnlog.agent.answering.completions import (
+    AnswerIds,
+    CompletionPiece,
+    CompletionRequest,
+    Reasoned,
+    Text,
+    label_first,
+)
 from turnlog.agent.answering.pieces import Shown
 from turnlog.agent.answering.request import answer_id
 from turnlog.agent.answering.turns import add_turns, turn_of
@@ -57,7 +64,9 @@ async def agent_models(runtime: Runtime, tenant: str) -> list[str]:
     return [PREFIX + agent.type for agent in await list_agents(runtime, tenant) if agent.enabled]
 
 
-async def complete_by_agent(caller: Principal, wanted: CompletionRequest, agent: str) -> AsyncGenerator[Piece]:
+async def complete_by_agent(
+    caller: Principal, wanted: CompletionRequest, agent: str
+) -> AsyncGenerator[CompletionPiece]:
     """Yields the pieces of an agent's answer, as `complete` does for a model. The last message is the question.
 
     Earlier messages that the conversation lacks are stored before it. The agent has its own prompt and tools, so the

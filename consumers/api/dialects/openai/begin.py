@@ -15,10 +15,10 @@ from pydantic import BeforeValidator
 from turnlog.agent.answering.client_tasks import is_client_task
 from turnlog.agent.answering.completions import (
     AnswerIds,
+    CompletionPiece,
     CompletionRequest,
     MemoryMode,
     Person,
-    Piece,
     complete,
     complete_once,
 )
@@ -101,7 +101,7 @@ class Started:
     """An answer whose question is stored."""
 
     ids: AnswerIds
-    running: Running[Piece]
+    running: Running[CompletionPiece]
     request: Request
     memory: MemoryMode
 
@@ -111,7 +111,7 @@ class Started:
         about |= {"X-Turnlog-Memory": self.memory}
         return {name: str(value) for name, value in about.items() if value is not None}
 
-    async def pieces(self) -> AsyncGenerator[Piece]:
+    async def pieces(self) -> AsyncGenerator[CompletionPiece]:
         """Yields the pieces after the ids. If the reader of an answer that is not stored leaves, the request to the
         model's server ends too."""
         has_ended = False

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from turnlog.agent.answering.completions import CompletionRequest, Piece, Reasoned, Text
+from turnlog.agent.answering.completions import CompletionPiece, CompletionRequest, Reasoned, Text
 from turnlog.agent.context.wire import custom_tools, wire_call
 from turnlog.agent.models.protocol import CUT_OFF, ENDED_HERE, CallPiece, ChatRequest, Completion
 from turnlog.consumers.api.bodies import JsonObject
@@ -120,7 +120,7 @@ class _Chunks:
                     yield _event({**self._base, **_CHUNK, "choices": [], "usage": _usage(piece)})
         yield "data: [DONE]\n\n"
 
-    def _chunk_of(self, piece: Piece, usage: bool) -> str:
+    def _chunk_of(self, piece: CompletionPiece, usage: bool) -> str:
         match piece:
             case Text(text=text):
                 return self._chunk({"content": text}, usage=usage)
