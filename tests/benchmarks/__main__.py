@@ -1,6 +1,6 @@
 """python -m tests.benchmarks [NAME...] [--data DIR] [--quick]: measures, prints a table, writes docs/benchmarks.md.
 
-With names only these benchmarks are measured, and the document is not changed, because it shows one complete run.
+With names, measures only these benchmarks and does not write the document, which shows one complete run.
 """
 
 import argparse

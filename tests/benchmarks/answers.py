@@ -1,4 +1,4 @@
-"""Measures the answer path in one process beside the minimum of an answer: two appends and one request to the model."""
+"""Measures answers in one process, compared with the minimum: two appends and one request to the model."""
 
 import asyncio
 import itertools
@@ -53,8 +53,8 @@ async def measure(stand: Stand) -> list[Row]:
 
 
 async def _fill(runtime: Runtime, texts: list[str]) -> None:
-    """Appends for each user memories and a thread that exceeds the window, so that relevant episodes come first; embeds
-    all."""
+    """Appends memories and a thread for each user, and embeds them. The thread exceeds the window, so that contexts
+    begin with relevant episodes."""
     some = itertools.cycle(texts)
     for user in range(USERS):
         turns = [

@@ -1,4 +1,4 @@
-"""Measures the context of a 400-message thread against LangGraph's aget_state of the same messages and Postgres."""
+"""Measures building the context of 400 messages, compared with LangGraph's aget_state of the same messages."""
 
 import itertools
 import time
@@ -46,7 +46,7 @@ async def measure(stand: Stand) -> list[Row]:
 
 
 def turns(said: Sequence[str]) -> list[str]:
-    """Returns the words as texts of exactly CHARACTERS characters each."""
+    """Joins the texts and cuts them into texts of exactly CHARACTERS characters."""
     whole = " ".join(said)
     return [whole[at : at + CHARACTERS] for at in range(0, len(whole) - CHARACTERS, CHARACTERS)]
 

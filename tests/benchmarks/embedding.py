@@ -23,7 +23,7 @@ from turnlog.consumers.runtime import opened
 from turnlog.events.contracts import Event
 
 THREAD, ANSWERS = "asked", 20
-PATIENCE_S = 600.0  # on a busy machine
+PATIENCE_S = 600.0  # long enough for a busy machine
 Measure = Callable[[], Awaitable[float]]
 
 

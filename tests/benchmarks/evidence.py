@@ -1,6 +1,6 @@
-"""Measures how much of a question's evidence its context contains, and the cost of a conversation's contexts.
+"""Measures how much of a question's evidence its context contains, and the tokens of a conversation's contexts.
 
-LoCoMo names, for each of its questions, the turns that answer it: the evidence. Without its file nothing is measured.
+The evidence of a LoCoMo question is the list of turns that answer it. Without LoCoMo's file nothing is measured.
 """
 
 from collections import defaultdict
@@ -41,7 +41,7 @@ async def measure(stand: Stand) -> list[Row]:
 
 
 async def rows(conn: Connection, recall: Recall, found: Sequence[Conversation]) -> list[Row]:
-    """Returns the share of its evidence that the context of a question contains, averaged over the questions."""
+    """Returns the mean share of a question's evidence that its context contains, for each kind of context."""
     shares: Shares = defaultdict(list)
     for conversation in found:
         for question in conversation.questions:
@@ -74,8 +74,8 @@ async def _ask(
 
 
 def held(context: Context, messages: Iterable[Message], wanted: frozenset[int]) -> float:
-    """Returns the share of the wanted turns that are in any tier. A summary contains a turn if it repeats it word for
-    word."""
+    """Returns the share of the wanted turns that are in any tier. A summary contains a turn if it repeats its text
+    verbatim."""
     hit = wanted.intersection(item.seq for tier in context.tiers if tier.tier != "1" for item in tier.items)
     if context.tiers[0].tier == "1" and hit != wanted:
         summary = _plain(str(context.messages[1]["content"]))
@@ -88,7 +88,7 @@ def _plain(text: str) -> str:
 
 
 def cut_to(window: int, messages: Sequence[Message], asked: Message) -> list[Message]:
-    """Returns the newest turns that fit into the budget that turnlog has without its tool."""
+    """Returns the newest turns that fit into turnlog's budget, without reserving room for its tool's schema."""
     prompt = COUNTER.wire({"role": "system", "content": SYSTEM}) + REPLY_PRIMING
     left = budget_for(CHAT_MODEL, window, prompt, 0).budget - COUNTER.message(asked)
     kept: list[Message] = []

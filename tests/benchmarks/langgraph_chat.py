@@ -1,4 +1,4 @@
-"""The LangGraph application for both savers: a graph whose only node answers at once, used turn by turn."""
+"""Defines the LangGraph application that both savers are measured with: one node that answers at once."""
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ Settle = Callable[[], Awaitable[None]]
 
 @dataclass(slots=True)
 class Side:
-    """One saver under the same graph. took: the seconds of each turn of a thread. seen: the seconds until the turn is
+    """One saver with the common graph. took: the seconds of each turn of a thread. seen: the seconds until the turn is
     visible."""
 
     make_saver: MakeSaver

@@ -66,5 +66,5 @@ async def conversation(database_url: str) -> AsyncIterator[Conversation]:
 
 
 async def _silent(state: dict[str, Any]) -> dict[str, Any]:
-    """Does nothing. This is the graph's only node; states are written from outside."""
+    """The graph's only node. Does nothing, because `record` writes the states."""
     return {}

@@ -26,7 +26,7 @@ class Sizes:
 
 
 async def sizes(pool: Pool, log: Log) -> Sizes:
-    """Returns the sizes of the database's tables after packing them."""
+    """Returns the sizes of the database's tables after VACUUM."""
     async with pool.connection() as conn:
         await conn.execute("VACUUM FULL")
         rows = await conn.execute(

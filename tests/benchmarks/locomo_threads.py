@@ -31,8 +31,8 @@ class LocomoQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A conversation. messages: all messages, one speaker as the user, the other as the assistant. memory: the state at
-    its end."""
+    """A LoCoMo conversation. One speaker is the user, the other the assistant. memory: the derived state after the last
+    message."""
 
     thread: str
     messages: list[Message]
@@ -41,7 +41,7 @@ class Conversation:
 
 
 async def conversations(path: Path, log: Log, url: str, conn: Connection, every: int) -> list[Conversation]:
-    """Returns the conversations after appending and projecting their turns as text. every: keeps one question in
+    """Appends and projects the turns of all conversations, and returns the conversations. every: keeps one question in
     `every`."""
     samples = json.loads(path.read_text("utf-8"))
     await fill(log, (event for sample in samples for event in _dialogue(sample)))
@@ -50,7 +50,7 @@ async def conversations(path: Path, log: Log, url: str, conn: Connection, every:
 
 
 def _dialogue(sample: dict[str, Any]) -> Iterator[Event]:
-    """Yields only the turns. The second speaker is the assistant, so that there are questions with answers."""
+    """Yields the turns of a sample. The second speaker is the assistant, so that questions have answers."""
     for event in turn_events(sample, captions=False):
         if isinstance(event.data, TurnRecorded):
             second = event.data.name == sample["conversation"]["speaker_b"]

@@ -25,7 +25,9 @@ def id_of(text: str) -> UUID:
 
 
 def memories(texts: Sequence[str], apart: timedelta) -> Iterator[Event]:
-    """Yields events that record a memory for each text, from BEGIN on, and then events that embed all of them."""
+    """Yields an event for each text that records it as a memory, and then the events of their embeddings.
+
+    apart: the time between two memories; the first is from BEGIN."""
     for number, text in enumerate(texts):
         at = BEGIN + number * apart
         said = MemorySource(thread="t", seq=number + 1, event_id=id_of(text), quote=text, said_at=at)

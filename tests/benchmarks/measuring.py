@@ -1,4 +1,4 @@
-"""Measures in rounds and computes medians. The sides of a comparison alternate, so that noise affects all of them."""
+"""Measures in rounds and computes medians. Compared operations alternate, so that noise affects all of them alike."""
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -42,7 +42,8 @@ async def interleaved(rounds: int, *sides: Side) -> list[list[float]]:
 
 
 def ratio(ours: Sequence[float], floor: Sequence[float]) -> tuple[float, tuple[float, float]]:
-    """Returns the median and the range of the rounds' ratios, because both sides of a round ran under the same load."""
+    """Returns the median and the range of the ratios of each round. Both values of a round were measured under the same
+    load."""
     each = [mine / theirs for mine, theirs in zip(ours, floor, strict=True)]
     return median(each), (min(each), max(each))
 

@@ -1,7 +1,7 @@
-"""Measures adding and searching a person's messages by `turnlog.open()` and by mem0, with the same texts and vectors.
+"""Measures adding and searching messages with `turnlog.open()` and with mem0, with the same texts and vectors.
 
-mem0 has a separate environment (`make bench` installs it), because it needs another protobuf than turnlog. Without the
-environment only turnlog is measured.
+mem0 needs another version of protobuf than turnlog. `make bench` therefore installs it in a separate environment.
+Without that environment only turnlog is measured.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ async def _mem0(url: str, texts: Sequence[str], queries: Sequence[str]) -> dict[
 async def _turnlog(
     stand: Stand, url: str, texts: Sequence[str], queries: Sequence[str]
 ) -> tuple[dict[str, Took], dict[str, Took]]:
-    """Returns the durations of calls on an idle process, and while the embedder works in the same process."""
+    """Returns the durations of calls in an idle process, and of calls while the process also embeds a backlog."""
     async with (
         stand.empty_log(),
         stand.fresh_database() as database_url,

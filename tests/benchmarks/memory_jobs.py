@@ -53,12 +53,12 @@ def _row(job: str, many: int, took: dict[str, Any], few: dict[str, Any]) -> Row:
 
 
 async def _jobs(stand: Stand, many: int) -> dict[str, dict[str, Any]]:
-    """Runs the compaction first, because it ignores archived memories, and then the review of all memories a year
-    later."""
+    """Runs the compaction and then the review of all memories a year later. Compaction must be first, because it
+    ignores archived memories."""
     texts = list(_texts(stand.conversations, many))
     async with stand.empty_log() as log, stand.fresh_database() as url, await connect(url) as conn:
         vectors = RandomVectors().vectors(many)
-        # Memories that say the same have the same vector.
+        # Memories with the same meaning have the same vector.
         own = (vectors[number - 1 if text.endswith("!") and number else number] for number, text in enumerate(texts))
         await cache(conn, texts, own)
         await fill(log, memories(texts, APART))

@@ -1,5 +1,5 @@
-"""Measures recall over all memories of one user beside a look-up of one row by its primary key (target: p95 of 25
-ms)."""
+"""Measures recall over all memories of one user compared with reading one row by its primary key (target: p95
+of 25 ms)."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Measures the live projection of thread activity and messages against the raw read of the same log."""
+"""Measures the live projection of thread activity and messages, compared with only reading the same log."""
 
 from statistics import median
 

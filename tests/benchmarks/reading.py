@@ -1,4 +1,4 @@
-"""Measures the floor of every reader: a plain nats-py pull consumer that fetches thousands of messages undecoded."""
+"""Measures the fastest possible reader: a plain nats-py pull consumer that fetches messages without decoding them."""
 
 import time
 

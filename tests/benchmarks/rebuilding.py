@@ -1,4 +1,4 @@
-"""Measures a complete rebuild of the messages against the raw read and the raw COPY."""
+"""Measures a complete rebuild of the messages, compared with only reading the log and only copying the rows."""
 
 from statistics import median
 

@@ -1,8 +1,8 @@
-"""Measures recall at 2,000, 20,000 and 200,000 chunks of one user, and the loss of the large-scope path against the
-exact one.
+"""Measures recall over 2,000, 20,000 and 200,000 chunks of one user, and how much worse the results for large scopes
+are than an exact ranking.
 
 The chunks are real messages in the real tables; their vectors are random, because they only represent the cost. The
-loss is measured with real vectors, if LoCoMo and its embeddings exist (`make eval` creates them).
+results are compared with real vectors, if LoCoMo and its embeddings exist (`make eval` creates them).
 """
 
 from collections.abc import Sequence

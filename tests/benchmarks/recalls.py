@@ -1,4 +1,4 @@
-"""Measures recall within a thread and over all threads of a user against a single full-text query of Postgres."""
+"""Measures recall in a thread and over all threads of a user, compared with one full-text query in Postgres."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
@@ -65,7 +65,8 @@ async def measure(stand: Stand) -> list[Row]:
 
 
 def _events(conversations: Conversations, many: int) -> list[Event]:
-    """Returns the turns of one thread, and of many threads of a user with THREAD_TURNS turns each."""
+    """Returns THREAD_CHUNKS turns of one thread without a user, then `many` turns of one user in threads of
+    THREAD_TURNS."""
     return [
         event.model_copy(
             update={"thread": "one", "user": None}

@@ -78,8 +78,7 @@ class Remembered:
 
 
 def remembered(conn: Connection, thread: str) -> Remembered:
-    """Returns the state of a thread without turns. Summaries are extracts and topics keywords, without a language
-    model."""
+    """Returns the state of an empty thread. No language model is used: summaries are extracts, topics are keywords."""
     tasks = OfflineTextTasks(COUNTER.text)
     return Remembered(
         Deriver(

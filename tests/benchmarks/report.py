@@ -55,7 +55,7 @@ def _rows(rows: Sequence[Row]) -> list[str]:
 
 
 def _windows(rows: Sequence[Row]) -> list[str]:
-    """Returns lines of tokens and evidence for each context window; rows without a window come last."""
+    """Returns the lines of a table: tokens and evidence for each context window. Rows without a window come last."""
     found: dict[str, dict[str, str]] = {}
     for row in rows:
         what, _, kind = row.what.partition(": ")

@@ -43,7 +43,7 @@ class RandomVectors:
 
 
 async def load(conn: Connection, conversations: Conversations, sizes: Sequence[int]) -> None:
-    """Loads for each size a user with this name and this number of chunks, in the threads of the data."""
+    """Loads one user for each size. The user is named after the size and has that many chunks."""
     vectors, seq = RandomVectors(), itertools.count(1)
     for size in sizes:
         found = itertools.islice(_chunks(conversations, size, seq), size)

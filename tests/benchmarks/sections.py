@@ -1,4 +1,4 @@
-"""Defines the sections of docs/benchmarks.md: the benchmarks of each and a description of the method."""
+"""Defines the sections of docs/benchmarks.md, each with its benchmarks and a description of the method."""
 
 from dataclasses import dataclass
 

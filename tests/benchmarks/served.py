@@ -1,4 +1,4 @@
-"""Runs turnlog's HTTP server in a process, and a bare FastAPI route with one SELECT in another process."""
+"""Runs turnlog's HTTP server in one process, and a FastAPI application with one SELECT in another for comparison."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ Reply = Callable[[dict[str, Any]], tuple[str, bytes]]
 
 
 def bare(database_url: str, port: int) -> None:
-    """Serves the floor: FastAPI, a pool and one SELECT."""
+    """Serves the application that turnlog is compared with: one FastAPI route that runs one SELECT on a pool."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -50,7 +50,7 @@ def bare(database_url: str, port: int) -> None:
 
 
 async def serve() -> None:
-    """Plays the roles until the process is ended. Reads the settings from the environment."""
+    """Runs turnlog's roles until the process is killed. Reads the settings from the environment."""
     async with opened(Settings(), "turnlog-bench") as runtime, playing(runtime, ("projectors", "agent", "api")):
         leave_out_of_garbage()
         await asyncio.Event().wait()
@@ -58,7 +58,7 @@ async def serve() -> None:
 
 @dataclass(slots=True)
 class Server:
-    """A process that serves HTTP. tokens: the tokens by user."""
+    """A process that serves HTTP. token: returns the API token of a user."""
 
     pid: int
     port: int
@@ -66,8 +66,9 @@ class Server:
     _free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = field(default_factory=list)
 
     async def call(self, method: str, path: str, body: object = None, user: str = "ann") -> bytes:
-        """Returns the body of a 2xx response over a kept connection. This client needs a tenth of httpx's time."""
-        # closes idle connections
+        """Returns the body of a 2xx response over a connection that is kept open. This client takes a tenth of httpx's
+        time."""
+        # drops connections that the server has closed
         self._free = [(reader, writer) for reader, writer in self._free if not reader.at_eof()]
         reader, writer = self._free.pop() if self._free else await asyncio.open_connection("127.0.0.1", self.port)
         sent = b"" if body is None else json.dumps(body).encode()
@@ -169,8 +170,8 @@ async def answer_at_once(port: int, reply: Reply | None = None) -> None:
 
 @contextlib.asynccontextmanager
 async def serving(stand: Stand, model_s: float) -> AsyncIterator[tuple[Server, Server]]:
-    """Yields the server and the floor, on an empty log and database. model_s: the seconds that the model takes to
-    answer."""
+    """Yields turnlog's server, on an empty log and database, and the server of `bare`. model_s: the seconds that the
+    model takes to answer."""
     async with stand.empty_log(), stand.fresh_database() as url, model(model_s) as model_url:
         with TemporaryDirectory() as home:
             given = {"DATABASE_URL": url, "NATS_URL": stand.nats_url, "TURNLOG_PLAINTEXT": "yes", "TURNLOG_HOME": home}

@@ -1,4 +1,4 @@
-"""Measures requests to the HTTP server beside a bare FastAPI route with one SELECT."""
+"""Measures requests to the HTTP server, compared with a FastAPI route that only runs one SELECT."""
 
 import asyncio
 import time
@@ -89,8 +89,8 @@ async def _p95_ms(seconds: int, call: Callable[[], Awaitable[object]]) -> float:
 
 
 async def _asking(ours: Server, many: int) -> Row:
-    """Measures concurrent answer streams of `many` users; each must end with its answer. The memory is that of the
-    entire process."""
+    """Measures concurrent answer streams of `many` users, each of which must end with its answer. Reports the memory of
+    the entire process."""
 
     async def ask(number: int) -> float:
         began, user = time.perf_counter(), f"user-{many}-{number}"

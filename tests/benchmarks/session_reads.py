@@ -84,7 +84,7 @@ async def _took(level: Level, calls: int, log: Log, pool: Pool, unprojected: Poo
 @asynccontextmanager
 async def _reader(log: Log, pool: Pool) -> AsyncIterator[Sessions]:
     async with pool.connection():
-        pass  # opens a connection, as a process keeps one open
+        pass  # opens a connection, because a running process has one open
     async with Sessions(log, pool, "default") as sessions:
         yield sessions
 

@@ -1,4 +1,4 @@
-"""Measures a run of an agent with three tools beside the same workflow as a LangGraph graph with AsyncPostgresSaver."""
+"""Measures an agent's run with three tools, compared with the same workflow in LangGraph with AsyncPostgresSaver."""
 
 import asyncio
 import itertools
@@ -66,8 +66,8 @@ CALLS = [
 
 
 def reply(body: dict[str, Any]) -> tuple[str, bytes]:
-    """Returns a model response: three tool calls, or the answer if their results are in the request; as a stream on
-    request."""
+    """Returns the model's response: three tool calls, or the answer if the request contains their results. The response
+    is a stream if the request asks for one."""
     solved = body["messages"][-1]["role"] == "tool"
     message = {"role": "assistant", "content": ANSWER} if solved else {"role": "assistant", "tool_calls": CALLS}
     finish, usage = "stop" if solved else "tool_calls", {"prompt_tokens": 9, "completion_tokens": 9, "total_tokens": 18}
@@ -155,8 +155,8 @@ def greeting(user: str) -> Event:
 
 
 async def _compared(stand: Stand, runtime: Runtime, graph: Any) -> list[Row]:
-    """Compares both. Each run is the first of its conversation, by a user who has written before; the first round is
-    dropped."""
+    """Measures turnlog and LangGraph alternately. Each run begins a new conversation of a known user. The first round
+    is dropped."""
     runs = stand.sized(RUNS, RUNS // 2)
     numbers = itertools.count()
     took: dict[str, list[float]] = {"ours": [], "floor": []}

@@ -41,7 +41,7 @@ def _row(shape: Shape, lengths: list[int], costs: list[float]) -> Row:
 
 
 class _Log:
-    """A log of one shape that every projection applies to a separate database."""
+    """Generates events of one shape, and applies them with all projections to a separate database."""
 
     def __init__(self, conn: Connection, shape: Shape, at: Positions) -> None:
         self._conn, self._shape, self._at, self._done = conn, shape, at, 0
@@ -56,7 +56,7 @@ class _Log:
 
 
 async def _costs(stand: Stand, shape: Shape, lengths: list[int]) -> list[float]:
-    """Returns the milliseconds per event after each number of events; the logs alternate."""
+    """Returns the milliseconds per event in a thread of each length. The threads are measured alternately."""
     async with contextlib.AsyncExitStack() as stack:
         logs = []
         for length in lengths:

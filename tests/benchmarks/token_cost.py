@@ -1,4 +1,4 @@
-"""Measures the tokens sent over a conversation of 50 turns, against sending the entire history each time."""
+"""Measures the tokens sent in a conversation of 50 turns, compared with sending the entire history each time."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -23,15 +23,15 @@ LAST, RECENT = 12, SETTINGS.full_recent_count
 TARGET = ("<=", 0.25)
 ALL, NEWEST = f"tokens of {TURNS} requests together", f"tokens of the request of turn {TURNS}"
 HYBRID = "hybrid history (3 turns, 3 episodes)"
-# These windows were chosen to meet the target; other rows show the evidence that they contain.
+# These windows were chosen to meet the target. The rows of evidence.py show how much evidence they contain.
 TARGETED = {(ALL, "tiers, window 650"), (NEWEST, "tiers, window 1,250"), (NEWEST, HYBRID)}
 PROMPT: Wire = {"role": "system", "content": SYSTEM}
 Sent = dict[str, list[list[int]]]
 
 
 async def rows(conn: Connection, recall: Recall, found: Sequence[Conversation]) -> list[Row]:
-    """Returns for each way of sending its tokens and their share of the full history's, for all requests and for the
-    last."""
+    """Returns the tokens of each kind of context and their ratio to the full history's tokens, for all requests
+    together and for the last request."""
     sent: Sent = defaultdict(list)
     for conversation in found:
         for kind, tokens in (await _sent(conn, recall, conversation)).items():
@@ -44,7 +44,7 @@ async def rows(conn: Connection, recall: Recall, found: Sequence[Conversation]) 
 
 
 async def _sent(conn: Connection, recall: Recall, conversation: Conversation) -> dict[str, list[int]]:
-    """Returns the tokens of each request, in order, for each way of sending."""
+    """Returns the tokens of each request, in order, for each kind of context."""
     sent: dict[str, list[int]] = defaultdict(list)
     thread = conversation.thread
     memory = remembered(conn, f"{thread}/cost")

@@ -1,4 +1,4 @@
-"""Measures waits outside the server: a hook of a coding agent, and the pytest fixture of a memory."""
+"""Measures how long users wait for tools: a coding agent for its hook, and a test for the pytest fixture."""
 
 import asyncio
 import json
@@ -45,7 +45,7 @@ async def _run(*words: str, sent: str = "") -> None:
 
 
 async def _fixture(stand: Stand) -> Row:
-    """Measures the fixture's two parts, as in consumers/client/_pytest.py."""
+    """Opens memories as the fixture in consumers/client/_pytest.py does: one for the session, and one for each test."""
     async with stand.empty_log(), stand.fresh_database() as database_url:
         with tempfile.TemporaryDirectory() as home:
             where: dict[str, Any] = {"home": Path(home), "nats_url": stand.nats_url, "database_url": database_url}

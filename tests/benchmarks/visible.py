@@ -1,4 +1,4 @@
-"""Measures the time from an append until `messages` shows it, beside a plain publish and insert at the same rate."""
+"""Measures the time from an append until the event is in `messages`, compared with a plain publish and insert."""
 
 import asyncio
 import contextlib

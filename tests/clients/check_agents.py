@@ -1,4 +1,4 @@
-"""Agents of deepagents and LangChain, unchanged, on TurnlogSaver, with langchain-openai's model (`make clients`)."""
+"""Runs unmodified deepagents and LangChain agents with TurnlogSaver and langchain-openai's model (`make clients`)."""
 
 import json
 from collections.abc import Iterator
@@ -23,14 +23,14 @@ SUMMARY = "The person wishes to be called Captain and lives in Genoa."
 
 
 class Plan(BaseModel):
-    """A plan."""
+    """The form of the agent's answer. LangChain sends this docstring to the model."""
 
     city: str
     days: int
 
 
 class AgentServer(MemoryServer):
-    """Fills in a Plan where the agent has that tool, summarises where it is asked for a summary; echoes else."""
+    """Calls the tool `Plan` if the agent has it, returns SUMMARY if asked for a summary, and otherwise echoes."""
 
     def next_step(self, kind: Kind, body: dict[str, Any]) -> Step:
         tools = {tool["function"]["name"] for tool in body.get("tools") or ()}
@@ -60,7 +60,7 @@ def chat_model(server: AgentServer) -> Any:
 
 
 async def transcript(api: Api, thread: str = "t") -> list[tuple[str, str, str]]:
-    """(role, text, origin) of each turn."""
+    """Returns (role, text, origin) of each turn of the thread."""
     await api.runtime.wait_until_projected()
     async with api.client("ann") as ann:
         items = (await ann.get(f"/api/threads/{thread}/turns")).json()["items"]

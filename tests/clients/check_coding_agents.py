@@ -1,4 +1,4 @@
-"""Claude Code and Codex, unchanged: hooks capture a session, and MCP is configured as printed (`make clients`)."""
+"""Runs unmodified Claude Code and Codex with turnlog's hooks and its printed MCP configuration (`make clients`)."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ ANSWER = {
 
 
 async def run(folder: Path, program: str, *words: str, **environment: str) -> str:
-    """Runs an agent that has only this folder as its home; returns what it printed."""
+    """Runs an agent with this folder as its home directory. Returns its standard output."""
     quiet = {"DISABLE_AUTOUPDATER": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "MCP_TIMEOUT": "120000"}
     done = await asyncio.to_thread(
         subprocess.run,
@@ -59,7 +59,7 @@ async def add_hooks(api: Api, agent: str, folder: Path, settings: Path) -> None:
 
 
 async def is_captured(api: Api, *said: str) -> None:
-    """Waits until ann's one conversation has exactly these turns."""
+    """Waits until ann's only conversation consists of exactly these turns."""
 
     async def shown() -> bool:
         async with api.client() as ann:

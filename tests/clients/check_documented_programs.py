@@ -1,4 +1,4 @@
-"""The programs of docs/clients.md and docs/analysts.md, run as they stand there (`make clients`)."""
+"""Runs the programs of docs/clients.md and docs/analysts.md exactly as printed there (`make clients`)."""
 
 import asyncio
 import json
@@ -100,7 +100,7 @@ async def langgraph_dev(
 
 
 async def run(client: httpx2.AsyncClient, text: str, **configurable: str) -> str:
-    """Asks the graph in a new thread; returns the thread's id when the graph has ended."""
+    """Asks the graph in a new thread, waits until the graph has ended, and returns the thread's id."""
     thread: str = (await client.post("/threads", json={})).json()["thread_id"]
     question = {"messages": [{"role": "user", "content": text}]}
     asked = {"assistant_id": "memory", "input": question, "config": {"configurable": configurable}}

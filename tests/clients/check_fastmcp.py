@@ -1,4 +1,4 @@
-"""The client of fastmcp, unchanged, with a token of turnlog and by signing in (`make clients`)."""
+"""Connects fastmcp's unmodified client with a token of turnlog and by signing in (`make clients`)."""
 
 import asyncio
 import json

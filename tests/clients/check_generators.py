@@ -1,4 +1,4 @@
-"""Linters and client generators of others take the OpenAPI document as it is (`make clients`)."""
+"""Checks that third-party linters and client generators accept the OpenAPI document (`make clients`)."""
 
 import asyncio
 import json
@@ -53,7 +53,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 async def run(folder: Path, *words: Any, **environment: str) -> str:
-    """Returns what the command printed. Its exit code must be 0."""
+    """Runs a command, which must succeed, and returns its output."""
     given = {"HOME": str(folder), "PATH": f"{HOME}/bin", "REDOCLY_TELEMETRY": "off", **environment}
     given |= {"REDOCLY_SUPPRESS_UPDATE_NOTICE": "true"}
     done = await asyncio.to_thread(

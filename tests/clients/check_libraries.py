@@ -1,4 +1,4 @@
-"""Libraries of others, unchanged: one verifies what turnlog sends, one writes what turnlog imports (`make clients`)."""
+"""Tests third-party libraries: one verifies turnlog's webhooks, one writes threads to import (`make clients`)."""
 
 import asyncio
 
@@ -27,7 +27,7 @@ async def test_the_library_of_standard_webhooks_verifies_an_event(serve: Serve) 
         made = await ann.post("/api/operations/webhooks", json={"name": "crm", "url": target.url})
         await ann.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": DOG}]})
         webhook, kind = Webhook(made.json()["secret"]), ""
-        while kind != "turnlog.turn_recorded":  # events before it come too
+        while kind != "turnlog.turn_recorded":  # other events arrive before it
             headers, body = await asyncio.wait_for(target.received.get(), 60)
             kind = webhook.verify(body, headers)["type"]
     with pytest.raises(WebhookVerificationError):

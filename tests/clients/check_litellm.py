@@ -1,4 +1,4 @@
-"""LiteLLM's proxy, unchanged, in front of turnlog and between turnlog and its model at once (`make clients`)."""
+"""Runs LiteLLM's unmodified proxy both in front of turnlog and between turnlog and its model (`make clients`)."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,7 +51,7 @@ async def test_a_proxy_before_and_behind_turnlog_stores_each_turn_once(
             stream = await client.chat.completions.create(model="memory", messages=history, stream=True)
             pieces = [piece.choices[0].delta.content or "" async for piece in stream if piece.choices]
             assert "".join(pieces) == f"echo: {CAT}" and len(pieces) > 1
-            model.fail(500, times=5)  # more than turnlog asks for one request: the proxy sends it again
+            model.fail(500, times=5)  # more than turnlog's attempts for one request, so the proxy must retry
             bird: Any = [{"role": "user", "content": BIRD}]
             headers = {"X-Turnlog-Thread": "birds"}
             answer = await client.chat.completions.create(model="memory", messages=bird, extra_headers=headers)

@@ -1,4 +1,4 @@
-"""The conformance suite of the Model Context Protocol, unchanged, against the server (`make clients`)."""
+"""Runs the conformance suite of the Model Context Protocol against the server (`make clients`)."""
 
 import asyncio
 import shutil
@@ -16,7 +16,7 @@ SUITE = "node_modules/@modelcontextprotocol/conformance/dist/index.js"
 
 @pytest.mark.parametrize("revision", ["2025-06-18", "2025-11-25", "2026-07-28"])
 async def test_mcp_conforms_to_a_revision_but_for_the_baseline(serve: Serve, revision: str, tmp_path: Path) -> None:
-    """A scenario of the baseline that passes is a failure too."""
+    """The baseline lists the scenarios that fail. A listed scenario that passes fails the test, too."""
     folder = with_packages(tmp_path)
     shutil.copy(HERE / "programs/with_token.mjs", folder)
     known = yaml.safe_load((HERE / "mcp_baseline.yml").read_text("utf-8"))

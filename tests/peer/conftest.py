@@ -1,4 +1,4 @@
-"""TurnlogStore in place of the stores that LangGraph's tests make."""
+"""Fixtures for LangGraph's store tests, which run on TurnlogStore instead of LangGraph's stores."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from turnlog.agent.settings import Settings
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out, and counts as deselected, what is not supported."""
+    """Deselects tests of features that TurnlogStore does not support."""
     left_out = [item for item in items if item.path.parent == Path(__file__).parent and _unsupported(item)]
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=left_out)

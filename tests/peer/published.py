@@ -1,4 +1,4 @@
-"""LangGraph's own store tests, unchanged, out of the source distributions that `make peer` unpacks."""
+"""Loads LangGraph's own store tests from the source distributions that `make peer` unpacks."""
 
 import importlib.util
 import sys
@@ -11,7 +11,7 @@ import pytest
 
 UNPACKED = Path(sys.prefix) / "peer"
 
-# Part of a test's name → why it is left out.
+# Part of a test's name → why the test is excluded.
 NOT_SUPPORTED = {
     "l2": "similarity is the cosine, of which inner products of unit vectors are a case",
     "ttl": "an item stays until it is deleted; a put with a ttl is refused",
@@ -31,7 +31,7 @@ NOT_SUPPORTED = {
 
 
 def published(distribution: str, name: str) -> ModuleType:
-    """The test module of a distribution, in the version that is installed."""
+    """Returns a test module of the distribution, in its installed version."""
     folder = UNPACKED / f"{distribution}-{version(distribution)}" / "tests"
     embed = _load(folder / "embed_test_utils.py", "peer_embed_test_utils")
     known = {"DEFAULT_URI": "", "VECTOR_TYPES": ["vector"], "CharacterEmbeddings": embed.CharacterEmbeddings}
@@ -39,7 +39,7 @@ def published(distribution: str, name: str) -> ModuleType:
         "tests": _module("tests"),
         "tests.conftest": _module("tests.conftest", **known),
         "tests.embed_test_utils": embed,
-        "pytest_mock": _module("pytest_mock", MockerFixture=None),  # named in types of tests that are left out
+        "pytest_mock": _module("pytest_mock", MockerFixture=None),  # only the annotations of excluded tests use it
     }
     with pytest.MonkeyPatch.context() as patch:
         for module, stand_in in seen.items():

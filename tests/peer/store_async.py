@@ -1,4 +1,4 @@
-"""The tests of AsyncPostgresStore, on TurnlogStore."""
+"""Runs the tests of AsyncPostgresStore on TurnlogStore."""
 
 import contextlib
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""The tests of BaseStore and InMemoryStore, on TurnlogStore: each store a test makes is a tenant of its own."""
+"""Runs the tests of BaseStore and InMemoryStore on TurnlogStore. Each store of a test has a separate tenant."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ async def running(settings: Settings) -> AsyncIterator[TurnlogStore]:
 
 @pytest.fixture(autouse=True)
 def stores(request: pytest.FixtureRequest, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """InMemoryStore() makes a TurnlogStore: of the test's event loop, or with one of its own for a synchronous test."""
+    """Makes InMemoryStore() return a TurnlogStore. In a synchronous test, the store runs its own event loop."""
     waits = asyncio.iscoroutinefunction(request.function)
     running: TurnlogStore | None = request.getfixturevalue("running") if waits else None
     tenants = map("store-{}".format, itertools.count())

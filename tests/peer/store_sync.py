@@ -1,4 +1,4 @@
-"""The tests of PostgresStore, on TurnlogStore."""
+"""Runs the tests of PostgresStore on TurnlogStore."""
 
 import contextlib
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The browser that a client opens: allows what the page at an address asks for, with a token, and goes back."""
+"""Stands for the browser: grants the consent page at an address with a token, and returns to the client."""
 
 import re
 import sys
@@ -14,5 +14,5 @@ for _ in range(100):
     try:
         urlopen(urljoin(address, "/authorize"), urlencode(form).encode()).read()
         break
-    except URLError:  # the client does not listen yet: a person is slower
+    except URLError:  # the client does not listen yet
         Event().wait(0.1)

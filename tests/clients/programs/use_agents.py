@@ -1,4 +1,4 @@
-"""Agent and Runner of openai-agents: the arguments are the wire, `chat` or `responses`, and `talk` or `recall`."""
+"""Runs openai-agents. Arguments: the API (`chat` or `responses`), then `talk` or `recall`."""
 
 import asyncio
 import json

@@ -1,4 +1,7 @@
-"""The client of fastmcp, with a token or by OAuth: remembers a statement, recalls it, and prints tools and recall."""
+"""Remembers and recalls a statement with fastmcp's client; prints the tools and the recalled text.
+
+The client signs in with a token or by OAuth.
+"""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""ChatOpenAI of langchain-openai: the arguments are the wire, `chat` or `responses`, and `talk` or `recall`."""
+"""Runs ChatOpenAI of langchain-openai. Arguments: the API (`chat` or `responses`), then `talk` or `recall`."""
 
 import json
 import os

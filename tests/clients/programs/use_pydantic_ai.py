@@ -1,4 +1,4 @@
-"""Agent of pydantic-ai: the arguments are the wire, `chat` or `responses`, and `talk` or `recall`."""
+"""Runs an agent of pydantic-ai. Arguments: the API (`chat` or `responses`), then `talk` or `recall`."""
 
 import asyncio
 import json
