@@ -16,7 +16,7 @@ from turnlog.projectors.engine.writer import Connection
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The person whose words a model reads; erasing the person deletes the cached answers."""
+    """The thread and user whose words a model reads; erasing the user deletes the cached answers."""
 
     tenant: str
     thread: str
@@ -35,10 +35,9 @@ def key_of(owner: Owner, model: str, parts: Sequence[str]) -> bytes:
 async def once(
     conn: Connection, ledger: Ledger, owner: Owner, key: bytes, estimate: int, work: Callable[[], Awaitable[Any]]
 ) -> dict[str, Any]:
-    """Returns the answer for a key as a plain dict, from the cache or else from work(), which is called within the
-    spending limit and returns a dataclass with `usage`.
+    """Returns the cached answer for a key, or else calls `work` and caches its result; as a dict in both cases.
 
-    Raises the errors of `work`, and RetryLater.
+    work: returns a dataclass with `usage`. Raises the errors of `work`, and RetryLater if the spending limit is reached.
     """
     found = (await cached(conn, [key])).get(key)
     metrics.cache_read("model-answers", found is not None, found is None)

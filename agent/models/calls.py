@@ -1,5 +1,5 @@
-"""Makes remote calls with a time limit, a circuit breaker and retries (after 1, 2, 4 s with jitter), and maps their
-errors."""
+"""Makes remote calls with a time limit, a circuit breaker and retries (after 1, 2, 4 s with jitter), and converts their
+errors to ModelError."""
 
 import asyncio
 import random
@@ -28,7 +28,7 @@ from turnlog.agent.models.errors import (
 )
 
 State = Literal["closed", "open", "half-open"]
-MOST_OF_ONE = 2  # number of successive failures of one asker that count for all
+MOST_OF_ONE = 2  # maximum number of one asker's successive failures that count for the common circuit
 FORGOTTEN_S = 300.0
 
 
@@ -46,12 +46,14 @@ class _Circuit:
 class Breaker:
     """A circuit breaker: after 5 failures in a row it stops calls for 30 s, then 2 trial calls must succeed.
 
-    There is one per server. Every `admit` is followed by exactly one call of `succeeded`, `failed` or `released`.
-    asker: who the call is for; None for background work. The requests of one asker may make the server fail, so each
-    asker has a separate circuit, and no more than 2 successive failures of one asker count for the circuit of all.
-    Failures are forgotten after 5 minutes. This is own code because no maintained asyncio library has a trial count
-    above one and an injectable clock: purgatory closes after a single success, pybreaker's async side needs tornado,
-    aiobreaker and aiocircuitbreaker had no release since 2021-22.
+    Each ResilientClient has its own breaker unless it is given a shared one. Every `admit` must be followed by exactly
+    one call of `succeeded`, `failed` or `released`. asker: who the call is for; None for background work. The requests
+    of one asker may make the server fail, so each asker has a separate circuit, and no more than 2 successive failures
+    of one asker count for the common circuit. Failures are forgotten after 5 minutes.
+
+    No library is used, because no maintained asyncio library has a trial count above one and an injectable clock:
+    purgatory closes after a single success, pybreaker's async side needs tornado, aiobreaker and aiocircuitbreaker had
+    no release since 2021-22.
     """
 
     def __init__(
@@ -63,7 +65,7 @@ class Breaker:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._name, self._limit, self._open_s, self._trials, self._clock = name, failures, open_s, trials, clock
-        self._circuits: dict[str | None, _Circuit] = {}  # None: the circuit of all; those without failures are left out
+        self._circuits: dict[str | None, _Circuit] = {}  # None: the common circuit; only circuits with failures are kept
         self._running = 0
         self.on_change: Callable[[bool], None] | None = None  # called when the common circuit opens (True) or closes
         # Called with the asker after a failure (True), and after a success that ends failures (False).
@@ -140,7 +142,7 @@ class Breaker:
 
     @property
     def failures(self) -> int:
-        """Returns the number of successive failures that count for all."""
+        """Returns the number of successive failures of the common circuit."""
         return self._circuits[None].failures if None in self._circuits else 0
 
     @property
@@ -158,7 +160,7 @@ class Breaker:
             self._circuits[None] = _Circuit(self._limit, opened_at, opened_at)
 
     def follow_call(self, has_failed: bool, asker: str | None) -> None:
-        """Counts a call of another process, except its trials while half-open."""
+        """Counts the result of another process's call; a success does not count as a trial of a half-open circuit."""
         if has_failed:
             self._note_failure(asker)
         else:
@@ -171,7 +173,7 @@ class Breaker:
             self.on_change(is_open)
 
     def released(self) -> None:
-        """Ends a call that does not show the server's health (cancelled, rate limited)."""
+        """Ends a call whose result says nothing about the server's health (cancelled, rate limited)."""
         self._running = max(0, self._running - 1)
 
 
@@ -227,8 +229,8 @@ class ResilientClient:
     ) -> T:
         """Returns the result of the first successful attempt; raises the mapped error of the last one.
 
-        All attempts together may take timeout_s, or within_s if that is less; a Retry-After that is longer is not
-        waited for. asker: who the call is for.
+        All attempts together may take timeout_s, or within_s if that is less. If the server asks to wait longer
+        (Retry-After), the call fails without waiting. asker: who the call is for.
         """
         result = await self.open(attempt, asker, within_s)
         self.breaker.succeeded(asker)

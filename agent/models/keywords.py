@@ -1,8 +1,8 @@
 """Finds topics without a language model: noun-like phrases in English and Chinese, with their numbers of mentions.
 
 English phrases are found by RAKE (Rose et al. 2010), as runs of words between stop words and punctuation; Chinese
-phrases by part of speech, as runs of nouns. This is own code because YAKE (LGPL) has no Chinese segmentation, and the
-other packages need a download or are unmaintained.
+phrases by part of speech, as runs of nouns. No library is used, because YAKE (LGPL) has no Chinese segmentation, and
+the other packages need a download or are unmaintained.
 """
 
 import re
@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from turnlog.agent.models.language import CHINESE_STOPS, CJK, ENGLISH_STOPS, split_speaker
 
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9+#'’.-]*[A-Za-z0-9+#]|[A-Za-z]|\d+|[^\w\s]")
-_NOUNS = ("n", "vn", "an", "eng", "j", "l", "i")  # nouns, verbal and adjectival nouns, names, foreign, idioms
+# Tags of rjieba: nouns and names, verbal and adjectival nouns, Latin words, abbreviations, set phrases, idioms.
+_NOUNS = ("n", "vn", "an", "eng", "j", "l", "i")
 _NO_TOPIC_ENDING = re.compile(r"(?:ly|n't)$")
 MAX_WORDS = 3
 
@@ -67,10 +68,10 @@ def _english_runs(text: str) -> Iterator[list[str]]:
 
 
 def _chinese_runs(text: str) -> Iterator[list[str]]:
-    """Yields runs of noun-like words with Chinese; a verb may end a run that began in Latin letters (API认证)."""
+    """Yields runs of noun-like words that include Chinese; a verb may follow a word in Latin letters (API认证)."""
     if not CJK.search(text):
         return
-    import rjieba  # as in language.py
+    import rjieba  # slow to load, as in language.py
 
     run: list[str] = []
     for word, tag in [*rjieba.tag(text), ("。", "x")]:
@@ -95,8 +96,8 @@ def _could_be_a_topic(phrase: str) -> bool:
 
 
 def _weight(phrase: str, mentions: int) -> float:
-    """Returns the weight of a phrase. It prefers repeated and specific phrases: two words said twice outweigh one word
-    said four times."""
+    """Returns the weight of a phrase. Repeated and specific phrases weigh more: a phrase of two words said twice
+    outweighs a word said four times."""
     words = len(phrase.split()) if not CJK.search(phrase) else 1 + (len(phrase) > 3)
     return (mentions - 0.5) * (3.0 if words > 1 else 1.0) + 0.01 * min(len(phrase), 20)
 

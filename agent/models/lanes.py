@@ -30,7 +30,7 @@ logger = logging.getLogger("turnlog.agent")
 LOOK_AGAIN_S = 0.1
 # After this time a background call no longer gives way, so that it does not starve.
 PATIENCE_S = 300.0
-# A process, or its connection, counts as dead after this silence.
+# A process repeats its number of answers every SAY_AGAIN_S; after SILENT_S without a message it counts as dead.
 SILENT_S, SAY_AGAIN_S = 3.0, 1.0
 
 
@@ -97,7 +97,8 @@ _lanes: dict[str, Lane] = {}
 
 
 def lane_of(base_url: str, mode: AnswersFirst = "auto") -> Lane | None:
-    """Returns the lane of a server, which all clients of this process share; None if nothing has to wait."""
+    """Returns the lane of a server, which all clients of this process share; None if background calls need not wait for
+    answers."""
     if mode == "never" or (mode == "auto" and not is_near(base_url)):
         return None
     server = urlsplit(base_url).netloc.rpartition("@")[2].lower()
@@ -106,7 +107,7 @@ def lane_of(base_url: str, mode: AnswersFirst = "auto") -> Lane | None:
 
 @contextlib.asynccontextmanager
 async def telling_other_processes(log: Log, beats: Heartbeats) -> AsyncIterator[None]:
-    """Exchanges the numbers of running answers with other processes of the log while the block runs.
+    """Exchanges the numbers of running answers with the other processes that use this log while the block runs.
 
     If a message is lost, or a process has no connection, the only effect is that background work may run beside an
     answer.

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from turnlog.projectors.models.terms import STOPWORDS_EN, STOPWORDS_ZH
 
 CJK = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
-# A full stop ends a sentence only before white space and the start of a sentence: not in 3.5, e.g. or turnlog.toml.
+# A full stop ends a sentence only before white space and a capital letter, digit or Chinese character, and not after an
+# abbreviation: not in 3.5, e.g. or turnlog.toml.
 _ABBREVIATION = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|Prof|St|vs|etc|e\.g|i\.e|No|Fig|approx)|\b[A-Z])\.$")
 _BREAK = re.compile(r"(?<=[。！？；…])[”’」』）]*|(?<=[.!?])[\"'”’)]*\s+(?=[\"'“‘(]?[A-Z0-9\u4e00-\u9fff])|\n+")
 _RUN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]+|[A-Za-zÀ-ɏ0-9][\w.'’+#-]*[A-Za-zÀ-ɏ0-9+#]|\d+")
-# A name of up to 3 words before the text; longer beginnings with a colon are parts of sentences.
+# A speaker's name of up to 3 words and a colon; more words before a colon are part of a sentence.
 _SPEAKER = re.compile(r"^\s*([^\W\d_][\w.\-]*(?: [\w.\-]+){0,2})\s*[:：]\s+")
 
 _ENGLISH = """
@@ -45,7 +46,7 @@ _CHINESE = """
 以前 之前 之后 然后 已经 一下 一些 一个 有点 比较 可能 知道 觉得 认为 谢谢 好的 请问 您好 你好 建议 方式 方法 内容
 部分 结果 意思 地方 办法 用户 助手 系统 工具 消息 回答 帮助
 """
-# The stop words of the search, and verbs and small talk, which are never topics.
+# Words that are never topics: the stop words of the search, common verbs and small talk.
 ENGLISH_STOPS = STOPWORDS_EN | frozenset(_ENGLISH.split())
 CHINESE_STOPS = STOPWORDS_ZH | frozenset(_CHINESE.split())
 
@@ -83,9 +84,9 @@ def _split(text: str) -> Iterator[str]:
 
 
 def content_words(text: str) -> set[str]:
-    """Returns the words without function words and small talk, in lower case; of Chinese, only words of two or more
-    characters."""
-    import rjieba  # takes a quarter of a second to load, which commands without a model save
+    """Returns the words of a text in lower case, except function words, small talk and Chinese words of one
+    character."""
+    import rjieba  # imported here because it takes a quarter of a second to load, which many commands do not need
 
     found: set[str] = set()
     for run in _RUN.findall(text):

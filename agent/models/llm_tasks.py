@@ -25,19 +25,21 @@ _BULLET = re.compile(r"^[\s\-*•\d.)、]+")
 _COUNT_AT_END = re.compile(r"\s*[:：(（]\s*(\d+)\s*[)）]?\s*$")
 _MAX_TOPIC = 80  # characters; longer is a sentence, not a topic
 _TEMPERATURES = (0.0, 0.5)  # for the first and second try; at 0 a repeated request returns the same text
-_MARKERS = ("<data>", "</data>", '"previous_summary"', '"new_messages"')  # the markers of prompts.data
+_MARKERS = ("<data>", "</data>", '"previous_summary"', '"new_messages"')  # parts of a prompt that prompts.data adds
 _WORD = re.compile(r"[\u3400-\u9fff]|[^\W_\u3400-\u9fff]+")
 _SEQUENCE = 6  # words or Chinese characters
-# Of about 2,600 real texts in English and Chinese, 99 % have at most 0.35, and only assistant answers that repeat a
-# whole draft of an essay or a file have more than 0.5; a sentence said three times has 0.67.
+# The highest repeated_share of a good text. Of about 2,600 real texts in English and Chinese, 99 % have at most 0.35,
+# and only assistant answers that repeat a whole draft of an essay or a file have more than 0.5; a sentence said three
+# times has 0.67.
 _MOST_REPEATED = 0.5
 
-# Ten freely worded summaries that people wrote in English and Chinese have 0.17 to 0.71, and an extract 0; inventions
-# of small models have 0.87 or more, a summary of another conversation mostly 0.9.
+# The highest weighted share of terms that are not in the source. Ten freely worded summaries that people wrote in
+# English and Chinese have 0.17 to 0.71, and an extract 0; inventions of small models have 0.87 or more, a summary of
+# another conversation mostly 0.9.
 _MOST_INVENTED = 0.75
 _FEWEST_TERMS = 4  # a shorter text has too few terms to be compared
-_HEAVY = 3  # how much more a name or a number counts than another word
-_NAME = re.compile(r"(?<=[\w,;’'] )[A-Z][^\W\d_]+")  # in the middle of a sentence
+_HEAVY = 3  # weight of a name or a number; other terms have weight 1
+_NAME = re.compile(r"(?<=[\w,;’'] )[A-Z][^\W\d_]+")  # a word with a capital in the middle of a sentence
 _ABOUT_TALK = frozenset(
     terms(
         "user users assistant person someone conversation chat discuss discussed talk topic ask question answer reply"
@@ -51,12 +53,14 @@ _ABOUT_TALK = frozenset(
 
 
 class _Topics(RootModel[dict[str, int]]):
-    """A topic to its mentions; a model that ignores it is read by parse_topics."""
+    """Maps each topic to the number of messages that mention it."""
 
 
 class LLMTextTasks:
-    """Implements TextTasks with a language model. Raises the errors of its ChatModel. An answer may exceed max_tokens
-    by the length of a last sentence."""
+    """Implements TextTasks with a language model. Raises EmptyAnswer and the errors of the ChatModel.
+
+    A text may exceed max_tokens by 100 tokens, so that the model can finish its last sentence.
+    """
 
     def __init__(self, chat: ChatModel, extractive: TextTasks) -> None:
         """Uses `extractive` to write a text after two texts of the model were refused."""
@@ -96,7 +100,7 @@ class LLMTextTasks:
             "%s wrote no usable summary in two attempts (%s); an extract is stored instead", asked[-1].model, problem
         )
         made = await extract()
-        # Turns without a statement have no extract; this many characters have at most about as many tokens.
+        # The extract is empty if no turn makes a statement. max_tokens characters are at most about max_tokens tokens.
         text = made.text or request.source[: request.max_tokens]
         return Written(text, made.prompt_hash, _usage(asked), extracted=True)
 
@@ -115,7 +119,7 @@ class LLMTextTasks:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A text to write. data: the user message. source: the texts in it."""
+    """A request for one text. data: the user message. source: the texts in that message."""
 
     prompt: str
     data: str
@@ -129,7 +133,8 @@ class _Request:
 
 
 def _checked_not_empty(text: str, asked: Sequence[Completion]) -> str:
-    """Raises EmptyAnswer for an empty text, because an empty summary would replace the turns' content."""
+    """Returns the text without surrounding white space. Raises EmptyAnswer if nothing is left, because an empty summary
+    would replace the content of the turns."""
     if not text.strip():
         raise EmptyAnswer(f"{asked[-1].model} at {asked[-1].provider} gave an empty summary.", _usage(asked))
     return text.strip()
@@ -162,8 +167,8 @@ def _is_invented(text: str, source: str, numbers_only: bool) -> bool:
 
 
 def term_weights(text: str) -> dict[str, int]:
-    """Returns the terms that show the subject of a text, with weights; names, and numbers with two or more digits,
-    count most."""
+    """Returns {term: weight} for the terms that show the subject of a text. Names and numbers of two or more digits
+    have the weight _HEAVY, other terms 1."""
     named = _NAME.findall(text)
     if len(named) > len(_WORD.findall(text)) / 4:  # as in German, where every noun has a capital
         named = []
@@ -187,7 +192,7 @@ def parse_topics(text: str) -> dict[str, int]:
     found = _JSON.search(text)
     try:
         value = json.loads(found.group()) if found else None
-    except (ValueError, RecursionError):  # brackets without end
+    except (ValueError, RecursionError):  # RecursionError: thousands of nested brackets
         value = None
     if isinstance(value, dict):
         pairs = [(str(topic), count) for topic, count in value.items()]
@@ -214,6 +219,6 @@ def _line(line: str) -> tuple[str, object]:
 
 
 def _mentions(count: object) -> int:
-    """Returns the number of mentions, which may be part of a string; at least 1, even if there is no number."""
+    """Returns the number with which the value begins, but at least 1; 1 if it does not begin with a number."""
     found = re.match(r"\d{1,9}", str(count).strip())
     return max(1, int(found.group())) if found else 1

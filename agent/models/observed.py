@@ -47,8 +47,8 @@ def answer(
     """Observes one attempt at an answer, as part of the trace of its request. thread: None if nothing is stored.
 
     is_final: returns whether an error ends the answer, so that no other attempt follows. team: name of the team whose
-    agents answer, each in a separate span (`agent_at_work`). The block reports which agent has answered if it is not
-    `agent`.
+    agents answer, each in a separate span (`agent_at_work`). Yields a function that the block calls with the name of
+    the agent that answered, if it is not `agent`.
     """
     operation, named = (INVOKE_AGENT, agent) if team is None else (INVOKE_WORKFLOW, team)
     about = {OPERATION: operation, AGENT_NAME if team is None else WORKFLOW_NAME: named}
@@ -65,7 +65,8 @@ def answer(
 
 @contextlib.contextmanager
 def agent_at_work(agent: str, thread: str) -> Iterator[Callable[[Completion], None]]:
-    """Observes the part of an agent in a team's run; the block reports the completions of the model."""
+    """Observes one agent's part of a team's run. Yields a function that the block calls with each completion of the
+    model."""
     about = {OPERATION: INVOKE_AGENT, AGENT_NAME: agent, CONVERSATION: thread}
     name, spent = f"{INVOKE_AGENT} {agent}", {INPUT_TOKENS: 0, OUTPUT_TOKENS: 0}
     with recent_traces.traced(name, about) as tags, tracing.span(name, about) as span:
@@ -82,10 +83,10 @@ def agent_at_work(agent: str, thread: str) -> Iterator[Callable[[Completion], No
 
 @contextlib.contextmanager
 def chat(named: Named, asked_for: str | None) -> Iterator[Callable[[Completion], None]]:
-    """Observes one call with all its retries; the block reports the completion. asked_for: the model that the request
-    names.
+    """Observes one call of a chat model with all its retries. Yields a function that the block calls with the
+    completion. asked_for: the model that the request names.
 
-    Callers may name any model, so all names other than the configured one share a label.
+    Callers may name any model, so all names other than the configured one share a metric label.
     """
     model = asked_for or named.model
     about = {OPERATION: CHAT, PROVIDER: named.provider, REQUEST_MODEL: model}
@@ -104,7 +105,7 @@ def chat(named: Named, asked_for: str | None) -> Iterator[Callable[[Completion],
 
 
 def embedding(call: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
-    """Returns a method of an embedder that is observed."""
+    """Decorates a method of an embedder: each call is timed and recorded as a span."""
 
     @functools.wraps(call)
     async def observed(*args: P.args, **given: P.kwargs) -> R:
@@ -119,8 +120,8 @@ def embedding(call: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutin
 
 @contextlib.contextmanager
 def tool(name: str, call_id: str, known: bool) -> Iterator[Callable[[str], None]]:
-    """Observes one call of a tool; the block reports the kind of a failure. known: False for a name that the model
-    invented; such names share a label."""
+    """Observes one call of a tool. Yields a function that the block calls with the kind of a failure. known: False for
+    a name that the model invented; such names share a label."""
     label = name if known else metrics.OTHER
     about = {OPERATION: EXECUTE_TOOL, TOOL_NAME: label, TOOL_CALL_ID: call_id, TOOL_TYPE: "function"}
     started = time.perf_counter()

@@ -109,8 +109,8 @@ def _quote(item: object, is_memory: bool) -> Quote:
 
 
 def said_before(messages: Sequence[Mapping[str, Any]]) -> list[Quote]:
-    """Returns the user's and the assistant's messages before the last question, without answers that quote, and the
-    entries of notes."""
+    """Returns the messages of user and assistant before the last one as quotes. A message of notes is split into its
+    entries; turnlog's own messages, such as offline answers, are left out."""
     spoken = [m for m in messages if m.get("role") in ("user", "assistant") and _words(m)]
     return [quote for m in spoken[:-1] for quote in _quotes(_words(m), str(m.get("name") or m["role"]))]
 
@@ -139,7 +139,7 @@ def _words(message: Mapping[str, Any]) -> str:
 
 
 def nearest(question: str, quotes: Sequence[Quote], limit: int) -> list[Quote]:
-    """Returns the quotes that contain rarer words of the question, best first; [] if they contain too few."""
+    """Returns the quotes that contain enough words of the question, best first; rare words count more."""
     asked = set(terms(question))
     words = [set(terms(quote.text)) for quote in quotes]
     frequency = Counter(word for found in words for word in found)
@@ -194,7 +194,7 @@ class OfflineChat:
 
 
 class _Turn:
-    """The last question of the messages, and the messages after it."""
+    """The last question of a conversation, with the messages before it and the tool results after it."""
 
     def __init__(self, messages: Sequence[Mapping[str, Any]]) -> None:
         asked = [i for i, m in enumerate(messages) if m.get("role") == "user"]

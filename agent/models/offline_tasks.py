@@ -30,8 +30,8 @@ class Sentence:
 
 
 def candidates(messages: Sequence[str], previous_summary: str) -> list[Sentence]:
-    """Returns the old sentences, then the new ones with their speakers, without repetitions and very short
-    sentences."""
+    """Returns the sentences of the previous summary, then those of the messages with their speakers. Repetitions are
+    left out, and so are questions and very short sentences of the messages."""
     old = [line.lstrip("-• ").strip() for line in previous_summary.splitlines()]
     texts = [(line, True) for line in old if line] + [(s, False) for m in messages for s in _said(m)]
     seen: set[str] = set()
@@ -117,7 +117,8 @@ def _written(found: Sequence[Sentence], chosen: Sequence[int]) -> str:
 
 
 def _scores(found: Sequence[Sentence], vectors: Vectors) -> Vectors:
-    """Returns scores: half centrality and half information, 0 to 1 together, plus the bonus of old sentences."""
+    """Returns one score per sentence: half centrality and half information, together 0 to 1, plus OLD_BONUS for old
+    sentences."""
     informative = np.array([_telling(s.text) for s in found], np.float32)
     bonus = np.array([OLD_BONUS if s.old else 0.0 for s in found], np.float32)
     total: Vectors = 0.5 * _centrality(vectors) + 0.5 * informative + bonus

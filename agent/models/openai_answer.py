@@ -1,5 +1,4 @@
-"""Collects an answer of the OpenAI API from its chunks or from a complete reply, and returns it in pieces and
-completely."""
+"""Collects an answer of the OpenAI API from streamed chunks or from one complete reply."""
 
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,4 +1,4 @@
-"""Chat with any server that speaks the OpenAI API, through the `openai` client."""
+"""Implements ChatModel for any server that speaks the OpenAI API, with the `openai` client."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ from turnlog.agent.models.structured import accepted_form, with_format
 # Many models write at most this number of tokens, and some servers refuse a higher limit instead of lowering it.
 _COMMON_BOUND = 4_096
 _BOUND_REFUSED = re.compile(r"max_(completion_|output_|new_)?tokens|maximum context|context length", re.IGNORECASE)
-# For servers that ignore the limit: tokens have fewer characters on average.
+# Ends answers of servers that ignore the token limit; tokens have fewer characters than this on average.
 _CHARS_PER_TOKEN = 16
 
 # These models count reasoning as output, and refuse the older field name and any temperature.
@@ -57,10 +57,10 @@ class OpenAIChat:
     stream, and to a complete call of `complete`. Tokens of reasoning count too. answer_timeout_s: limit of a complete
     stream. Calls are retried only before the first token.
 
-    window: the model's window in tokens; 0 infers it from the name. An answer whose request has no limit may take the
-    part of the window that the context reserves for it. An answer that repeats itself is ended with the finish reason
+    window: the model's window in tokens; 0 infers it from the name. If a request has no max_tokens, its answer may take
+    the part of the window that is reserved for output. An answer that repeats itself is ended with the finish reason
     REPETITION, an answer that exceeds its limit with CUT_OFF. lane: the lane of the server. background: calls of this
-    client wait there for answers. prices: the bundled ones by default.
+    client wait until no answer runs in the lane. prices: the bundled ones by default.
     """
 
     def __init__(

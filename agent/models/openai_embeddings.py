@@ -202,8 +202,8 @@ class ServedOrOffline:
     """An Embedder for a chat server that may lack embeddings: uses those of the server, or the offline model if it has
     none. The server is asked once per process (`ready`), and the result is logged in one line.
 
-    While the server is unavailable, its model counts as chosen. Vectors are never stored under the name of the other
-    model, because the call that learns the result raises ModelUnavailable.
+    While the server is unavailable, its model counts as chosen. If embed_passages or embed_query finds out that the
+    other model must be used, it raises ModelUnavailable, so that no vectors are stored under the wrong model name.
     """
 
     def __init__(self, served: OpenAIEmbedder, cores: int, background: bool) -> None:
@@ -232,7 +232,7 @@ class ServedOrOffline:
 
     @property
     def is_known(self) -> bool:
-        """Returns whether it is known if the server has embeddings."""
+        """True once a probe has shown whether the server has embeddings."""
         return self._key in _has_embeddings
 
     async def ready(self) -> None:

@@ -47,7 +47,7 @@ class BoundedResponse(httpx2.Response):
                 yield part
 
     async def events(self) -> AsyncGenerator[bytes, None]:
-        """Yields the data of each server-sent event until the final one."""
+        """Yields the data of each server-sent event before `[DONE]`."""
         pending = bytearray()
         async with aclosing(super().aiter_bytes()) as parts:
             async for part in parts:

@@ -60,7 +60,7 @@ class Prices(BaseModel):
         return None
 
     def cost_of(self, model: str, tokens_in: int, tokens_out: int = 0) -> Cost:
-        """Returns the cost of a call; tokens of a model without a price are still counted."""
+        """Returns the cost of a call in USD; 0 with known=False if the model has no price."""
         price = self.price_of(model)
         if price is None:
             return Cost(0.0, known=False)

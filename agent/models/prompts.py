@@ -1,4 +1,4 @@
-"""Defines the prompts of the reactors. A changed prompt has a new hash in every `derivation`."""
+"""Defines the prompts of the reactors. The `derivation` of an event contains the prompt's hash, which changes with it."""
 
 import hashlib
 import json
@@ -35,7 +35,8 @@ def language_rule(language: str | None) -> str:
 
 
 def data(**parts: str | Sequence[object]) -> str:
-    """Returns the user message: the parts as JSON, so that no text can close the data block."""
+    """Returns the user message: the parts as JSON in a data block. `<` is escaped, so that no text can close the
+    block."""
     text = json.dumps(parts, ensure_ascii=False).replace("<", "\\u003c")
     return f"<data>\n{text}\n</data>"
 

@@ -18,7 +18,7 @@ CountTokens = Callable[[str], int]
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The usage of one piece of model work. cost_usd is 0.0 if price_known is False."""
+    """The number, tokens, cost and duration of one or more calls of a model. cost_usd is 0.0 if price_known is False."""
 
     provider: str
     model: str
@@ -30,7 +30,7 @@ class Usage:
     latency_ms: float = 0.0
 
     def metered(self, purpose: Purpose, agent: str | None = None) -> UsageMetered:
-        """Returns the usage as the data of its event."""
+        """Returns the usage as the data of a UsageMetered event."""
         return UsageMetered(
             purpose=purpose,
             agent=agent,
@@ -82,8 +82,8 @@ class ChatRequest:
     finish_reason BROKE_OFF or TIME_UP. ends_at: the time by which the answer must end, by the clock of the event loop;
     None means the client's own limit. text_by: the time by which the first text must arrive, by the same clock; None
     means the client's own limit. asker: who the call is for; failures of one asker alone do not block the server for
-    others. options: further fields of the OpenAI wire format. json_model: the answer must be a JSON object of this
-    model; a server without structured output may answer in another form.
+    others. options: further fields of the OpenAI wire format. json_model: the Pydantic model of the JSON object that
+    the answer must be; a server without structured output may answer in another form.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -106,8 +106,7 @@ def asker_of(tenant: str, user: str) -> str:
 
 LOCAL = "local"  # the provider of models that run on this machine at no cost
 CUT_OFF = "length"
-# Finish reasons of answers that turnlog ended: time limit, broken stream, repetition, cancelled by the person who
-# asked.
+# Finish reasons of answers that turnlog ended: time limit, broken stream, repetition, cancelled by the user.
 ENDED_HERE = TIME_UP, BROKE_OFF, REPETITION, CANCELLED = "timeout", "broken", "repetition", "cancelled"
 
 
@@ -115,8 +114,8 @@ ENDED_HERE = TIME_UP, BROKE_OFF, REPETITION, CANCELLED = "timeout", "broken", "r
 class Completion:
     """A complete answer. tool_calls: the tools that the model wants to run before it continues.
 
-    finish_reason: the server's reason, CUT_OFF at the token limit, or a reason of ENDED_HERE. suggestions: next
-    questions for the person, if an agent answered.
+    finish_reason: the server's reason, CUT_OFF at the token limit, or a reason of ENDED_HERE. suggestions: questions
+    that the user may ask next, if an agent answered.
     """
 
     text: str
@@ -133,7 +132,7 @@ class Completion:
 
     @property
     def ended_early(self) -> bool:
-        """Returns whether turnlog ended the answer, so that it may lack its end."""
+        """True if turnlog ended the answer, so its last part may be missing."""
         return self.finish_reason in ENDED_HERE
 
     def metered(self, agent: str) -> UsageMetered:
@@ -156,7 +155,8 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class CallPiece:
-    """A piece of the tool call with this index in the answer. id and name come with its first piece."""
+    """A piece of a streamed tool call. index: the position of the call in the answer. id, name: only in the call's
+    first piece."""
 
     index: int
     id: str = ""
@@ -193,10 +193,10 @@ class Embedder(Protocol):
     """Converts texts to unit vectors. `model` is part of the cache key: the same model and passage must lead to the
     same vector.
 
-    dimensions is 0 until a remote model has answered once. embed_passages returns float32 (len(texts), dimensions),
-    embed_query float32 (dimensions,). embed_documents reads the complete texts of a client, whereas embed_passages may
-    read only the beginning of each; it raises TextTooLong. meter: called once with the usage of the call. asker: as in
-    a ChatRequest. Raises the errors of ChatModel.
+    dimensions is 0 until a remote model has answered once. embed_passages and embed_documents return float32
+    (len(texts), dimensions), embed_query float32 (dimensions,). embed_passages may read only the beginning of each
+    text; embed_documents reads the complete texts of a client and raises TextTooLong. meter: called once with the usage
+    of the call. asker: as in a ChatRequest. Raises the errors of ChatModel.
     """
 
     @property
@@ -249,7 +249,7 @@ class Topics:
 class TextTasks(Protocol):
     """Writes summaries and topics of conversations. messages: one string per turn, `speaker: text`, in order.
 
-    language: the name of the language to write in ("English", "Chinese"); None means that of the conversation.
+    language: the name of the language to write in ("English", "Chinese"); None means the conversation's language.
     """
 
     async def summarise(

@@ -1,4 +1,4 @@
-"""Reranks by a server with POST {base}/rerank in Cohere's form, which llama.cpp, vLLM and Jina offer.
+"""Reranks search results on a server with POST {base}/rerank in Cohere's format, which llama.cpp, vLLM and Jina offer.
 
 {model, query, documents, top_n} → {"results": [{"index", "relevance_score"}]}, in any order. TEI's own /rerank takes
 `texts` and returns a list; it is not supported.
@@ -28,10 +28,10 @@ class _Reply(BaseModel):
 
 
 class Reranker:
-    """Asks a server once and waits at most `timeout_s`, because somebody waits for the search, which has an order
-    without reranking.
+    """Gets scores from a server. It asks once and waits at most `timeout_s`, because a person waits for the search, whose
+    results have an order even without reranking.
 
-    candidates: the number of best turns that a search passes to it.
+    candidates: the number of turns, best first, that a search passes to `scores`.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
-"""Applies the hourly spending limit of the reactors, stored in Postgres so that it applies across restarts and
-workers."""
+"""Limits the hourly spending of the reactors. The spending is stored in Postgres, so the limit holds across restarts
+and workers."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -37,8 +37,8 @@ async def with_format(
 ) -> T:
     """Calls `create` with the options that request `wanted`, and again in a simpler form if that is refused (400, 422).
 
-    A form counts as refused in this process once a simpler form was accepted, because then the other parts of the
-    request were not the reason. Raises the errors of `create` for the simplest form.
+    Once a simpler form was accepted, this process no longer tries the refused form: only then is it certain that the
+    form was the reason, and not another part of the request. Raises the errors of `create` for the simplest form.
     """
     start = _first.get((server, model), 0)
     for place in range(start, len(FORMS) - 1):
