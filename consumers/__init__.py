@@ -1,1 +1,1 @@
-"""Composition and faces: roles, workers, servers, the Python client, LangGraph, HTTP and the command line."""
+"""The composition root and the interfaces: roles, workers, servers, Python client, LangGraph, HTTP and command line."""

@@ -1,8 +1,9 @@
-"""The program that a coding agent runs as a hook: keeps what was said, and gives the agent what is known of the person.
+"""A hook for coding agents: stores the turns of a session, and gives the agent the person's profile at its start.
 
-It is run as a file, `python -I -S capture.py CONFIGURATION`, with the hook's input on stdin, and imports the standard
-library alone, because the agent waits for it. A turn is first written to a spool file; a process of its own then sends
-the file, so that a server which is slow or away costs nothing and loses nothing: the next hook sends what is left.
+The agent runs it as a file, `python -I -S capture.py CONFIGURATION`, with the hook's input on stdin. It imports only
+the standard library, because the agent waits for it. A turn is first written to a spool file; a separate process then
+sends the file. If the server is slow or unavailable, the agent does not wait and no turn is lost: the next hook sends
+the rest.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ if TYPE_CHECKING:  # typing takes time to load
     from typing import Any
 
 PROFILE_S, SEND_S = 0.5, 30.0
-REFUSED = frozenset(range(400, 500)) - {401, 403, 408, 409, 425, 429}  # sent again they are refused again
+REFUSED = frozenset(range(400, 500)) - {401, 403, 408, 409, 425, 429}  # the server would refuse a retry too
 
 
 def main(path: str) -> None:
-    """Keeps what a hook was given as a turn, and sends it later. path: of a JSON object with `client`, `key`, `scheme`,
-    `host`, `port`, `prefix`."""
+    """Spools the turn in the hook's input, or prints the profile when a session starts, and sends spooled turns later.
+
+    path: a file with a JSON object: `client`, `key`, `scheme`, `host`, `port`, `prefix`.
+    """
     with open(path) as file:
         settings = json.load(file)
     said = json.load(sys.stdin)
@@ -54,7 +57,7 @@ def show_profile(settings: dict[str, Any]) -> None:
 
 
 def keep(path: str, line: dict[str, Any]) -> None:
-    """Adds a line to the spool. One that a crash left half written ends before it."""
+    """Adds a line to the spool. If a crash left an incomplete line there, ends that line first."""
     with locked(f"{path}.lock"), opened(f"{path}.spool", os.O_RDWR | os.O_APPEND) as file:
         size = os.fstat(file).st_size
         torn = size and os.pread(file, 1, size - 1) != b"\n"
@@ -62,7 +65,7 @@ def keep(path: str, line: dict[str, Any]) -> None:
 
 
 def send_later(path: str) -> None:
-    """Sends in a process that the agent does not wait for."""
+    """Sends the spooled turns in a child process, for which the agent does not wait."""
     if os.fork():
         return
     os.setsid()
@@ -75,8 +78,8 @@ def send_later(path: str) -> None:
 
 
 def send(path: str) -> None:
-    """Sends what was kept, oldest first, until a line cannot be sent now. One process sends at a time; another that
-    finds it at work leaves its lines to it, or to the next hook."""
+    """Sends spooled turns, oldest first, until one cannot be sent now. Only one process sends at a time; the turns of
+    others are sent by that process or by the next hook."""
     with locked(f"{path}.sending.lock", wait=False) as is_mine:
         while is_mine and claimed(path):
             with open(f"{path}.sending", "rb") as file:
@@ -91,7 +94,7 @@ def send(path: str) -> None:
 
 
 def claimed(path: str) -> bool:
-    """Returns whether there is something to send, after the spool was moved to where no hook adds to it."""
+    """Moves the spool to a file to which no hook adds lines. Returns False if there is nothing to send."""
     with locked(f"{path}.lock"):
         if not os.path.exists(f"{path}.sending"):
             with suppress(FileNotFoundError):
@@ -100,8 +103,8 @@ def claimed(path: str) -> bool:
 
 
 def sent(path: str, line: bytes) -> bool:
-    """Returns whether a line needs no sending any more. The id makes a repeated request the same write. A line that the
-    server can never take is kept beside the others."""
+    """Sends a line. Returns True if it was stored, or refused for good and added to the file `.refused`. Its id is the
+    idempotency key, so a repeated request stores the turn only once."""
     try:
         kept = json.loads(line)
         turns, thread = {"turns": [kept["turn"]]}, kept["thread"]
@@ -125,7 +128,8 @@ def set_aside(path: str, line: bytes) -> bool:
 def request(
     settings: dict[str, Any], method: str, path: str, seconds: float, body: Any = None, key: str = ""
 ) -> tuple[int, bytes]:
-    """Returns (status, body). HTTP/1.0, so that no body comes in chunks; urllib takes 100 ms to load."""
+    """Sends a request and returns (status, body). Uses HTTP/1.0, so that the body is not chunked; loading urllib would
+    take 100 ms."""
     content = b"" if body is None else json.dumps(body).encode()
     head = [f"{method} {settings['prefix']}{path} HTTP/1.0", f"Host: {settings['host']}:{settings['port']}"]
     head += [f"Authorization: Bearer {settings['key']}", f"Content-Length: {len(content)}", "Connection: close"]
@@ -157,7 +161,7 @@ def opened(path: str, flags: int) -> Iterator[int]:
 
 @contextmanager
 def locked(path: str, wait: bool = True) -> Iterator[bool]:
-    """Yields whether the lock was taken."""
+    """Holds a lock while the block runs. Yields False if `wait` is False and another process holds the lock."""
     with opened(path, os.O_RDWR) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -168,5 +172,5 @@ def locked(path: str, wait: bool = True) -> Iterator[bool]:
 
 
 if __name__ == "__main__":
-    with suppress(Exception):  # the agent goes on whatever happens here
+    with suppress(Exception):  # a failure of the hook must not disturb the agent
         main(sys.argv[1])

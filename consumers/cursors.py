@@ -1,6 +1,6 @@
-"""Cursors of lists: where an item is in the order of its list.
+"""Makes the cursors of lists. A cursor encodes the position of an item in its list.
 
-Clients of the server pass them on as they are; turnlog's own client makes them from the page that its caller has.
+HTTP clients send back the cursors that they get; turnlog's Python client makes a cursor from its caller's last page.
 """
 
 import base64
@@ -17,7 +17,7 @@ def cursor_of(*place: str | int) -> str:
 
 
 def moment(at: datetime) -> str:
-    """Returns the time as text of one length, so that texts compare as times do."""
+    """Returns the time as text of fixed length, so that the texts sort in the order of the times."""
     return at.astimezone(UTC).isoformat(timespec="microseconds")
 
 

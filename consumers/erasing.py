@@ -1,4 +1,4 @@
-"""Finds the files that an erasure searches outside the runtime: the servers' and the archive's."""
+"""Finds the files that an erasure searches: those of the embedded servers, the logs and the archive."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +15,8 @@ def erasure_reach(settings: Settings, step: Step = silent_step) -> ErasureReach:
 
 
 def _files(settings: Settings) -> Iterator[tuple[str, Path]]:
-    """Yields the stream's files and all logs of the data folder; files of external servers cannot be read."""
+    """Yields (kind, path) of the stream's files, the log files and the archive; files of external servers cannot be
+    read."""
     home = home_at(settings.home)
     if settings.nats_url is None:
         yield from (("stream files", path) for path in files_below(home.nats))

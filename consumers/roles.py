@@ -49,13 +49,14 @@ from turnlog.events.tasks import pause
 
 logger = logging.getLogger("turnlog.consumers")
 ROLES = ("projectors", "reactors", "agent", "analytics", "jobs", "api")
-# Longest time between two heartbeats of a loop. A round includes a model call with its retries; a job may take long.
-EMBED_ROUND_S, SWEEP_ROUND_S, JOBS_ROUND_S = 300.0, 600.0, 900.0  # jobs: without progress
-# A stop ends within 10 s: the API has 3 of them, jobs and reactors 1 each. An answer that needs longer is made after
+# Longest time between two heartbeats of a loop. A round includes a model call with its retries. A job may take longer,
+# but reports its progress.
+EMBED_ROUND_S, SWEEP_ROUND_S, JOBS_ROUND_S = 300.0, 600.0, 900.0
+# A stop takes at most 10 s: the API gets 3 s, jobs and reactors 1 s each. An answer that needs more time is made after
 # the next start.
 AGENT_GRACE_S = 4.0
 JOB_GRACE_S = 1.0
-# A person waits for the answer: another worker takes over soon after one died.
+# A person waits for the answer, so another worker must take over soon after one has died.
 AGENT_ACK_WAIT_S = 5.0
 
 
@@ -68,10 +69,10 @@ async def playing(
     metrics_port: int | None = None,
     port_file: Path | None = None,
 ) -> AsyncIterator[None]:
-    """Runs the roles while the block runs; at its end work under way is finished first.
+    """Runs the roles while the block runs; at the end of the block it lets running work finish.
 
-    shared: projectors divide the partitions with those of other processes that pass it too.
-    metrics_port: serves the process's metrics there; None disables it. Raises MetricsPortTaken.
+    shared: divides the partitions among the projectors of all processes that pass it.
+    metrics_port: the port that serves the process's metrics, or None. Raises MetricsPortTaken.
     port_file: see `serving`.
     """
     if runtime.log.keyring is None:
@@ -149,7 +150,8 @@ def _reactors(runtime: Runtime) -> tuple[list[Subscription], list[Interval]]:
 
 
 async def react(runtime: Runtime, name: str, stored: Stored) -> None:
-    """Does the work of the reactor with this name on one event, in this process. Raises RetryLater, and its errors."""
+    """Processes one event with the durable consumer of this name, in this process. Raises RetryLater, and the errors
+    of the work."""
     works: dict[str, Callable[[], Work]] = {
         MEMORY: lambda: ThreadMaintenance(runtime, runtime.models).work,
         SEGMENTS: lambda: SegmentReactor(runtime, runtime.models).work,
@@ -163,7 +165,7 @@ async def react(runtime: Runtime, name: str, stored: Stored) -> None:
 
 
 def _with_model(runtime: Runtime, reactor: type[ContradictionReactor] | type[ProfileReactor]) -> Work:
-    """Returns the work of a reactor that does nothing without a language model."""
+    """Returns the work of the reactor, or a function that does nothing if no language model is configured."""
 
     async def nothing(_deliveries: list[Delivery]) -> None: ...
 
@@ -173,7 +175,8 @@ def _with_model(runtime: Runtime, reactor: type[ContradictionReactor] | type[Pro
 
 @contextlib.asynccontextmanager
 async def _jobs(runtime: Runtime) -> AsyncIterator[None]:
-    """Cancels a job that outlives its grace at stop: its results are in the log, and the next run does the rest."""
+    """Runs the jobs while the block runs. At its end, a running job is cancelled after JOB_GRACE_S; its results so far
+    are in the log, and the next run does the rest."""
     stop, jobs = asyncio.Event(), all_jobs(runtime.settings)
 
     async def keep(beat: Heartbeat) -> None:
@@ -184,9 +187,9 @@ async def _jobs(runtime: Runtime) -> AsyncIterator[None]:
 
 
 async def _embed(runtime: Runtime, embedder: Embedder, stop: asyncio.Event, beat: Heartbeat | None = None) -> None:
-    """Embeds what has no vector periodically, and less often while projectors catch up.
+    """Embeds memories and chunks without a vector, periodically, until `stop` is set; pauses while projectors catch up.
 
-    An unavailable model or database is retried later.
+    If a model or the database is unavailable, tries again later.
     """
     wait_s, told = runtime.settings.embed_poll_s, ""
 

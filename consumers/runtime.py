@@ -38,12 +38,13 @@ from turnlog.projectors.engine.same_log import guarded
 from turnlog.projectors.engine.writer import Connection
 
 TYPES = ("erased", "user_erased", "turn_redacted", "turns_expired")
-SWITCH_S = 0.0005  # Python's own 5 ms are waited for at each of the few round trips of an append
+SWITCH_S = 0.0005  # Python's default of 5 ms would delay each of the few round trips of an append
 
 
 @contextlib.asynccontextmanager
 async def forgetting(log: Log) -> AsyncIterator[None]:
-    """Empties caches after erasures and redactions while the block runs; twice, for a read under way may refill one."""
+    """Empties caches after erasures and redactions while the block runs; twice, because a running read may refill
+    one."""
     again: set[asyncio.TimerHandle] = set()
     loop = asyncio.get_running_loop()
 
@@ -63,23 +64,25 @@ async def forgetting(log: Log) -> AsyncIterator[None]:
         for timer in again:
             timer.cancel()
         for sub in subs:
-            with contextlib.suppress(NatsError, OSError):  # it ended with its connection
+            with contextlib.suppress(NatsError, OSError):  # the subscription ended with its connection
                 await sub.unsubscribe()
 
 
 PATIENCE_S = 60.0
-CONNECTIONS = 16  # eight answers read at once, each with a second one for memories; the rest wait for the model
+CONNECTIONS = 16  # for eight answers that read at once, each with two connections; other answers wait for the model
 THROTTLE_CONNECTIONS = 2
 REQUEST_STATEMENT_S = 60.0  # limit of a request's statements: one question must not keep Postgres busy for long
-# The pool doubles its pauses up to this; without a bound it waits as long again for a server that is back.
+# The pool doubles its pauses between attempts to reconnect, and starts again with a short pause after this time.
+# Otherwise it could still wait for a long time after the server is back.
 RECONNECT_S = 2.0
-PROJECTORS_ROUND_S = 120.0  # of one batch
-UPGRADE_ROUND_S = 3_600.0  # of one batch, or of making the indexes of large tables
+PROJECTORS_ROUND_S = 120.0  # for one batch
+UPGRADE_ROUND_S = 3_600.0  # for one batch, or for creating the indexes of large tables
 
 
 @contextlib.asynccontextmanager
 async def servers(settings: Settings) -> AsyncIterator[embedded.Servers]:
-    """Yields the configured servers, or the embedded ones, kept running by a lease while the block runs."""
+    """Yields the URLs of the servers. If one is not configured, starts the embedded servers and holds a lease on them
+    while the block runs."""
     if settings.nats_url and settings.database_url:
         yield embedded.Servers(settings.nats_url, settings.database_url, ())
         return
@@ -144,7 +147,7 @@ async def _migrate(database_url: str) -> None:
 
 
 def _team_preferences(runtime: Runtime) -> Mapping[str, str]:
-    from turnlog.agent.team.configured import team_preferences  # only names that turnlog does not have need a team
+    from turnlog.agent.team.configured import team_preferences  # only needed for names that turnlog does not define
 
     return team_preferences(runtime)
 
@@ -168,7 +171,7 @@ def _screen(settings: Settings, log: Log) -> Screen:
 async def _keys(
     settings: Settings, where: embedded.Servers, pool: Pool, log: Log, beats: Heartbeats
 ) -> AsyncIterator[KeyStore | None]:
-    """Yields users' keys, or none without a key-encryption key. Raises InvalidKek, WrongKek."""
+    """Yields the store of users' keys; None without a key-encryption key. Raises InvalidKek, WrongKek."""
     async with pool.connection() as conn:
         keks = await checked_keks(settings, conn, log)
     async with opened_keys(log.nc, where.database_url, keks, beats) as store:
@@ -195,8 +198,8 @@ class _LastUse:
 
 @contextlib.asynccontextmanager
 async def connection_pool(database_url: str, role: str | None = None, most: int = CONNECTIONS) -> AsyncIterator[Pool]:
-    """Yields a pool of connections. role: of row-level security, taken on by every connection at its start, so that
-    RESET ROLE returns to it."""
+    """Yields a pool of at most `most` connections. role: the role of row-level security. Every connection starts with
+    it, so that RESET ROLE returns to it."""
     last_use = _LastUse()
     pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
         database_url,
@@ -207,7 +210,7 @@ async def connection_pool(database_url: str, role: str | None = None, most: int 
         check=last_use.check,
         reset=last_use.forget_tenant if role else last_use.note,
         reconnect_timeout=RECONNECT_S,
-        reconnect_failed=AsyncConnectionPool.check,  # which tries again
+        reconnect_failed=AsyncConnectionPool.check,  # starts new attempts
         kwargs={
             "autocommit": True,
             "options": session_options() + (_of_requests(role) if role else ""),
@@ -236,7 +239,7 @@ async def row_security(runtime: Runtime) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def throttle_connections(runtime: Runtime) -> AsyncIterator[None]:
-    """Gives the throttle connections of its own while the block runs, so that it counts where reads take all others."""
+    """Gives the throttle its own connections while the block runs, so that it works when the main pool is exhausted."""
     async with connection_pool(runtime.database_url, most=THROTTLE_CONNECTIONS) as runtime.admissions:
         try:
             yield
@@ -248,12 +251,12 @@ async def throttle_connections(runtime: Runtime) -> AsyncIterator[None]:
 async def projecting(
     runtime: Runtime, partitions: Sequence[int] | None = None, shared: bool = False
 ) -> AsyncIterator[None]:
-    """Runs the projectors in this process. Where another process runs them, these wait to take over. Rows of an earlier
-    version are rebuilt beside them.
+    """Runs the projectors in this process while the block runs. If another process runs them, these wait to take over.
+    Read models of an earlier version are rebuilt at the same time.
 
-    shared: all processes that pass it divide the partitions evenly (workers); the others take what is free.
+    shared: True divides the partitions evenly among all processes that pass it (workers); others take any that is free.
     """
-    from turnlog.projectors.engine.engine import Runner  # with all read models it loads for a quarter of a second
+    from turnlog.projectors.engine.engine import Runner  # loading it with all read models takes a quarter of a second
     from turnlog.projectors.engine.sharing import Share
     from turnlog.projectors.models.registry import PROJECTIONS
     from turnlog.projectors.rebuild.upgrade import note_earlier, rebuild_earlier
@@ -289,7 +292,7 @@ async def projecting(
 
 @contextlib.asynccontextmanager
 async def projecting_when_behind(runtime: Runtime) -> AsyncIterator[None]:
-    """Projects as `projecting` does, from the first wait that finds rows behind the log: for what only reads."""
+    """Starts `projecting` when a wait first finds that read models are behind the log; for programs that only read."""
     async with contextlib.AsyncExitStack() as stack:
 
         async def start() -> None:
@@ -304,10 +307,10 @@ async def projecting_when_behind(runtime: Runtime) -> AsyncIterator[None]:
 async def in_own_thread(
     runtime: Runtime, playing: Callable[[Runtime], AbstractAsyncContextManager[None]]
 ) -> AsyncIterator[None]:
-    """Plays in a thread with an event loop and connections of its own while the block runs: a program that blocks the
-    event loop of `runtime` does not hold up what others wait for.
+    """Runs roles (`playing`) in a thread with its own event loop and connections while the block runs. A program that
+    blocks the event loop of `runtime` then does not delay their work, for which others wait.
 
-    Threads take turns every 0.5 ms meanwhile (sys.setswitchinterval), so that roles at work hold up no call.
+    Meanwhile threads take turns every 0.5 ms (sys.setswitchinterval), so that busy roles do not delay calls.
     """
     before = sys.getswitchinterval()
     sys.setswitchinterval(min(before, SWITCH_S))
@@ -316,7 +319,7 @@ async def in_own_thread(
     async def play() -> None:
         own = await there.enter_async_context(opened(runtime.settings, runtime.name))
         await there.enter_async_context(playing(own))
-        runtime.runners = own.runners  # a read that waits in vain names their last error
+        runtime.runners = own.runners  # a read that waits too long reports the runners' last error
 
     try:
         try:

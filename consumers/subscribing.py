@@ -1,4 +1,4 @@
-"""Lets a tenant's subscriber connect to NATS: to turnlog's own at once, to another by configuration that is shown."""
+"""Lets a tenant's subscriber connect to NATS: changes the embedded server, or returns configuration for another."""
 
 from turnlog.agent.access.subscribers import Admit
 from turnlog.agent.settings import Settings

@@ -1,7 +1,7 @@
 """Runs coroutines across event loops, and for callers without asyncio.
 
-An event loop in a thread of its own (`LoopThread`), objects whose async methods block (`Blocking`), and methods that
-may be awaited in any event loop, or called without one, and run in the loop of their owner (`in_own_loop`, `blocking`).
+`LoopThread` is an event loop in its own thread. `Blocking` is a proxy whose async methods block. The decorators
+`in_own_loop` and `blocking` run a method in the loop of its owner: for callers in any loop, and for callers without.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Protocol, Typ
 
 from turnlog.events.errors import TurnlogError
 
-# A Ctrl-C just before a wait for a lock does not end the wait, and is noticed only after it.
+# A Ctrl-C just before a wait for a lock is noticed only after the wait, so long waits are split into waits this long.
 LOOK_S = 0.5
 CLOSED = "this memory is closed; open it again"
 END_S = 5.0  # seconds for running calls when the loop is closed or a waiting caller is interrupted
@@ -40,7 +40,8 @@ class Closed:
 
 
 class WrongThread(TurnlogError, asyncio.InvalidStateError):
-    """A synchronous method was called where it would wait for itself, or its owner's event loop has ended."""
+    """A synchronous method was called in its owner's event loop, where it would wait for itself, or that loop has
+    ended."""
 
     code = "wrong-thread"
 
@@ -57,9 +58,10 @@ class LoopThread:
         started.wait()
 
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        """Waits for the coroutine's result. Raises what it raises, LoopClosed, TimeoutError.
+        """Runs the coroutine in the loop and returns its result. Raises the coroutine's errors, LoopClosed,
+        TimeoutError; RuntimeError in the loop's own thread.
 
-        When the waiting thread is interrupted (Ctrl-C), or the time is over, the coroutine is cancelled first.
+        If the calling thread is interrupted (Ctrl-C) or the time runs out, the coroutine is cancelled first.
         """
         if self.loop.is_closed() or not self.loop.is_running():
             work.close()
@@ -103,9 +105,10 @@ async def _cancel_the_others() -> None:
 
 
 def _result(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-    """Waits for work in the loop of another thread; an interruption or the end of the time cancels it first.
+    """Runs the work in the loop of another thread and returns its result. If this thread is interrupted or the time
+    runs out, the work is cancelled first.
 
-    Raises what the work raises, TimeoutError.
+    Raises the work's errors, TimeoutError.
     """
     task: asyncio.Task[Any] | None = None
     is_cancelled = False
@@ -140,7 +143,8 @@ def _result(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], timeo
 
 
 class LoopBound:
-    """An object whose coroutines run in the event loop that it was made in. `Blocking` wraps those that it returns."""
+    """Base class of objects whose coroutines must run in the loop that the object was made in. `Blocking` wraps such
+    objects when a call returns them."""
 
     __slots__ = ()
 
@@ -171,7 +175,7 @@ class Blocking(Generic[T]):
 
 
 class BlockingIterator(Blocking[Any]):
-    """An async iterator as an iterator; its other attributes are as in `Blocking`."""
+    """An iterator over an async iterator. Its other attributes behave as in `Blocking`."""
 
     def __init__(self, target: Any, loop: LoopThread) -> None:
         super().__init__(target, loop)
@@ -197,13 +201,13 @@ def _bridged(value: Any, loop: LoopThread) -> Any:
 
 
 def _iterated(items: AsyncIterator[T], run: Callable[[Coroutine[Any, Any, Any]], Any]) -> Generator[T]:
-    """Iterates with `run`, which waits for a coroutine; closing it closes the async iterator."""
+    """Yields the items; `run` waits for a coroutine. Closing this generator closes the async iterator."""
     try:
         while (item := run(_next(items))) is not _END:
             yield item
     finally:
         if (close := getattr(items, "aclose", None)) is not None:
-            with contextlib.suppress(TurnlogError, RuntimeError):  # it is still ending after an interruption
+            with contextlib.suppress(TurnlogError, RuntimeError):  # the iterator is still ending after an interruption
                 run(close())
 
 
@@ -227,7 +231,7 @@ S = TypeVar("S", bound=HasLoop)
 def in_own_loop(
     method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """Makes an async method that may be awaited in any event loop and runs in that of its owner."""
+    """Wraps an async method so that callers in any event loop can await it; it runs in its owner's loop."""
 
     @functools.wraps(method)
     async def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -242,7 +246,7 @@ def in_own_loop(
 def iterated_in_own_loop(
     method: Callable[Concatenate[S, P], AsyncIterator[T]],
 ) -> Callable[Concatenate[S, P], AsyncIterator[T]]:
-    """Makes an async iterator run in its owner's event loop, like `in_own_loop` for a coroutine."""
+    """Wraps an async iterator as `in_own_loop` wraps a coroutine method: it runs in its owner's loop."""
 
     @functools.wraps(method)
     async def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
@@ -259,7 +263,7 @@ def iterated_in_own_loop(
 
 
 def blocking(method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[S, P], T]:
-    """Makes the method for threads without an event loop."""
+    """Makes a blocking method from an async method, for threads without an event loop."""
 
     @functools.wraps(method)
     def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -271,7 +275,7 @@ def blocking(method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]]) -> Cal
 def iterated_blocking(
     method: Callable[Concatenate[S, P], AsyncIterator[T]],
 ) -> Callable[Concatenate[S, P], Iterator[T]]:
-    """Makes an iterator for threads without an event loop, like `blocking` for a coroutine."""
+    """Makes a blocking iterator from an async iterator, for threads without an event loop."""
 
     @functools.wraps(method)
     def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
@@ -281,9 +285,9 @@ def iterated_blocking(
 
 
 def waited_for(owner: HasLoop, work: Coroutine[Any, Any, T]) -> T:
-    """Waits for work in the owner's loop, in a thread without a loop.
+    """Runs the work in the owner's loop and returns its result, for threads without a loop.
 
-    Raises LoopClosed; WrongThread in the owner's own loop, and where that has ended.
+    Raises LoopClosed; WrongThread if called in the owner's loop, or if that loop has ended.
     """
     with contextlib.suppress(RuntimeError):
         if asyncio.get_running_loop() is owner.loop:
@@ -298,15 +302,16 @@ def waited_for(owner: HasLoop, work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _awaited(owner: HasLoop, work: Coroutine[Any, Any, T]) -> T:
-    """Returns the result of work in the owner's loop to another loop. Raises LoopClosed, WrongThread."""
+    """Runs the work in the owner's loop and returns its result, for callers in another loop. Raises LoopClosed,
+    WrongThread."""
     with _refused_when_over(owner, work):
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, owner.loop))
 
 
 @contextlib.contextmanager
 def _refused_when_over(owner: HasLoop, work: Coroutine[Any, Any, Any]) -> Iterator[None]:
-    """Refuses work whose owner is closed or whose loop has ended. What runs when an `open` block ends is cancelled, and
-    raises LoopClosed."""
+    """Raises LoopClosed if the owner is closed, and WrongThread if its loop has ended. Work that is cancelled because
+    its `open` block ends raises LoopClosed too."""
     if owner.is_closed or not owner.loop.is_running():
         work.close()
         refuse_closed(owner)

@@ -1,4 +1,4 @@
-"""Sends spans to an OpenTelemetry collector (extra `otel`). Without TURNLOG_TRACES_URL nothing of the SDK is loaded."""
+"""Sends spans to an OpenTelemetry collector (extra `otel`). The SDK is loaded only if TURNLOG_TRACES_URL is set."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ QUERY = "url.query"
 
 @contextlib.asynccontextmanager
 async def exported(settings: Settings) -> AsyncIterator[None]:
-    """Exports the spans of this process while the block runs. Raises InvalidSetting without the extra."""
+    """Exports the spans of this process while the block runs. Raises InvalidSetting if the extra is not installed."""
     if settings.traces_url is None:
         yield
         return
@@ -36,8 +36,8 @@ async def exported(settings: Settings) -> AsyncIterator[None]:
 
 
 def provider_of(processor: "SpanProcessor", ratio: float = 1.0) -> "TracerProvider":
-    """Returns the provider of traces. ratio: of the traces that begin here; for other traces their caller decides.
-    Queries of URLs, which hold what people ask, are left out of spans."""
+    """Returns the provider of traces, which removes the queries of URLs from spans, because they contain what people
+    ask. ratio: the share of traces to record that begin here; for other traces the caller has decided."""
     from opentelemetry.sdk.resources import SERVICE_NAME, Resource
     from opentelemetry.sdk.trace import Span, SpanProcessor, TracerProvider
     from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio

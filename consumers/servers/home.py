@@ -80,7 +80,7 @@ async def locked(home: Home) -> AsyncIterator[None]:
 def hold_lease(home: Home) -> int:
     """Takes a lease on the servers; closing the returned descriptor ends the lease. Must be called inside `locked`.
 
-    The lease is a shared kernel lock, so that of a killed process ends at once, independent of pids and clocks. (A
+    The lease is a shared kernel lock, so the lease of a killed process ends at once, independent of pids and clocks. (A
     child that is forked without exec shares the lease.)
     """
     share = open_private(home.path / "lease", os.O_RDWR)

@@ -55,7 +55,7 @@ async def _handshake(reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
 
 NAME = "nats-server"
 PORT_TIMEOUT_S = 3.0  # a killed server can hold its port slightly longer than its process is visible
-NO_ACCOUNT = "$G"  # homes from before there were accounts have their streams here
+NO_ACCOUNT = "$G"  # the server's default account; homes made before there were accounts have their streams here
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class NatsServer:
         return found
 
     def keep_subscriber(self, durable: str, password: str | None) -> None:
-        """Lets a subscriber connect after the next start of the server. password: None no longer lets it connect."""
+        """Lets a subscriber connect after the next start of the server. password: None removes the subscriber."""
         others = {name: one for name, one in self.subscribers().items() if name != durable}
         kept = others if password is None else others | {durable: password}
         write_private(self.folder / "subscribers.json", json.dumps(kept), self.identity)

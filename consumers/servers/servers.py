@@ -114,7 +114,7 @@ async def lease(home: Path) -> AsyncIterator[None]:
 
 
 async def change_subscriber(home: Path, durable: str, password: str | None) -> None:
-    """Lets a subscriber connect to the home's NATS. password: None no longer lets it connect.
+    """Lets a subscriber connect to the home's NATS. password: None removes the subscriber.
 
     Raises ServerStartFailed, ServerStopFailed; the subscriber then cannot connect, and the server is started without
     it. nats-server is restarted, and its clients reconnect. A reload is not enough: after a second reload, requests of

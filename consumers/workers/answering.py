@@ -80,7 +80,7 @@ class Outcome:
 
 
 async def outcome(log: Log, request: Event, seq: int) -> Outcome:
-    """Returns the outcome of a request by the ids of the thread's later events. Raises GapInLog, LogUnavailable."""
+    """Reads the outcome of a request from the ids of the thread's later events. Raises GapInLog, LogUnavailable."""
     if await log.thread_head(request.tenant, request.thread) == seq:
         return Outcome(False, False)
     stored = await log.stored_ids(request.tenant, request.thread, seq)
@@ -156,7 +156,7 @@ class AgentConsumer:
         answered_by: called with the agent that made a team's answer. run_end: receives the event that ends a team's
         failed run, to be recorded with the failure.
         """
-        # The time limit of the answer begins when a worker starts it, even if no worker was running for long.
+        # The time limit of the answer begins when a worker starts it, even if the request has waited long for a worker.
         ends_at = asyncio.get_running_loop().time() + self._runtime.settings.answer_timeout_s
         check_conversation(request.thread)  # anyone may publish a request on any thread
         await progress.tell("start")

@@ -34,7 +34,7 @@ from turnlog.events.subjects import STREAM
 
 logger = logging.getLogger("turnlog.consumers")
 FETCH, FETCH_BODIES = 200, 50
-PAUSE_S = 1.0  # as long as a fetch waits, so that an empty fetch is repeated at once
+PAUSE_S = 1.0  # equals the timeout of a fetch, so that an empty fetch is repeated at once
 FETCH_ROUND_S = 15.0  # after this time without a fetch the subscriptions are recreated
 INBOX_ROUND_S = 150.0  # because work may wait for projectors for up to a minute
 
@@ -153,7 +153,7 @@ def subscribe(
         subject,
         stream=JStream(STREAM, declare=False),
         durable=consumer.name,
-        config=ConsumerConfig(deliver_policy=deliver, max_deliver=-1),  # `Durable` has created it before
+        config=ConsumerConfig(deliver_policy=deliver, max_deliver=-1),  # `Durable` has already created the consumer
         pull_sub=PullSub(batch_size=FETCH_BODIES if consumer.reads_bodies else FETCH, timeout=PAUSE_S),
         ack_policy=AckPolicy.MANUAL,
         decoder=_whole_message,
@@ -174,7 +174,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Work that runs at intervals beside the durable consumers, until its event is set. round_s: see Heartbeat."""
+    """Periodic work of a role. run: a coroutine function that works until its event is set. round_s: see Heartbeat."""
 
     name: str
     run: Callable[[asyncio.Event, Heartbeat], Coroutine[Any, Any, None]]

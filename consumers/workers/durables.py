@@ -124,7 +124,7 @@ class Durable:
         return info
 
     def _settings(self) -> dict[str, Any]:
-        """Returns the settings of a new durable, to which an existing durable is updated."""
+        """Returns the settings that a new durable gets and an existing durable is updated to."""
         return {
             "ack_wait": self.consumer.ack_wait_s,
             "max_ack_pending": MAX_WAITING_BODIES if self.consumer.reads_bodies else MAX_WAITING,

@@ -44,14 +44,16 @@ PATIENCE = 29 / 30  # share of the model's time limit, so that a failure reaches
 
 @dataclass(slots=True)
 class TeamRun:
-    """A run for a request. prepare: builds the context for an agent, with notes for the agent. recall: runs
-    recall_memory.
+    """The run of a team of agents that answers one request.
 
-    locale: the language of the suggested questions; None suggests nothing. prepared: the context of the agent that
-    answered. rounds, extra: rounds and events to record once `make` has ended. chain: the agents that had the question.
-    recalled: results of recall_memory by the ids of their calls. writing: calls of writing tools that have not
-    returned, by their ids. wrote: the names of the writing tools that were called. policy: the policy of the run; None
-    before it begins.
+    seq: the sequence of the request in the log. ends_at: the deadline, in the event loop's time. prepare: builds an
+    agent's context, with notes for the agent. recall: runs the tool recall_memory. locale: the language of the
+    suggested questions; None suggests no questions.
+
+    These change while it runs: prepared: the context of the current agent. rounds, extra: the rounds and events to
+    record after `make` has ended. chain: the agents that have handled the question, in order. recalled: results of
+    recall_memory by call id. writing: calls of writing tools that have not returned, by call id. wrote: the names of
+    the writing tools that were called. policy: the policy of the run; None before the run begins.
     """
 
     runtime: Runtime
@@ -121,7 +123,7 @@ class TeamRun:
                         await self.progress.show(piece)
 
     async def _begins(self, agent: str) -> None:
-        """Records that an agent handles the question. If the question was handed to the agent, even by the router, the
+        """Records that an agent handles the question. If another agent or the router handed the question to it, the
         throttle counts this."""
         self.chain.append(agent)
         named = isinstance(self.request.data, AnswerRequested) and self.request.data.agent

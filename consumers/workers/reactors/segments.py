@@ -175,8 +175,8 @@ class SegmentReactor:
         return Work(request, data.rules, state.summary, cut) if state and cut else None
 
     async def _summarised(self, work: Work, deriver: Deriver) -> Derived:
-        """Summarises the turns. Raises RetryLater, or the last ModelError that is not an open breaker, which would hide
-        the cause."""
+        """Summarises the turns. Raises RetryLater, or the last ModelError other than BreakerOpen, which would hide the
+        cause."""
         met: ModelError | None = None
         for pause_s in (0.0, *self._pauses_s):
             await asyncio.sleep(pause_s)
