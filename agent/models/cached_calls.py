@@ -35,9 +35,9 @@ def key_of(owner: Owner, model: str, parts: Sequence[str]) -> bytes:
 async def once(
     conn: Connection, ledger: Ledger, owner: Owner, key: bytes, estimate: int, work: Callable[[], Awaitable[Any]]
 ) -> dict[str, Any]:
-    """Returns the cached answer for a key, or else calls `work` and caches its result; as a dict in both cases.
+    """Returns the cached answer for a key as a dict. If there is none, it calls `work` and caches the result.
 
-    work: returns a dataclass with `usage`. Raises the errors of `work`, and RetryLater if the spending limit is reached.
+    work: returns a dataclass with `usage`. Raises its errors, and RetryLater if the spending limit is reached.
     """
     found = (await cached(conn, [key])).get(key)
     metrics.cache_read("model-answers", found is not None, found is None)

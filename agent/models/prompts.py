@@ -1,4 +1,4 @@
-"""Defines the prompts of the reactors. The `derivation` of an event contains the prompt's hash, which changes with it."""
+"""Defines the prompts of the reactors. A changed prompt has a new hash, recorded in the `derivation` of each event."""
 
 import hashlib
 import json

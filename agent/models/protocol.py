@@ -18,7 +18,7 @@ CountTokens = Callable[[str], int]
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The number, tokens, cost and duration of one or more calls of a model. cost_usd is 0.0 if price_known is False."""
+    """The tokens, cost and duration of one or more calls of a model. cost_usd is 0.0 if price_known is False."""
 
     provider: str
     model: str

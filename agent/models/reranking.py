@@ -28,8 +28,8 @@ class _Reply(BaseModel):
 
 
 class Reranker:
-    """Gets scores from a server. It asks once and waits at most `timeout_s`, because a person waits for the search, whose
-    results have an order even without reranking.
+    """Gets scores from a server. It asks once and waits at most `timeout_s`, because a person waits for the search, and
+    its results have an order even without reranking.
 
     candidates: the number of turns, best first, that a search passes to `scores`.
     """
