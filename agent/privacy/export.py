@@ -1,6 +1,6 @@
 """Exports everything stored about a user as one JSON document, piece by piece.
 
-From a thread with several speakers, only the user's own turns are exported.
+From a thread with several speakers, only the user's own turns and the answers to them are exported.
 """
 
 import json
@@ -43,7 +43,8 @@ WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND (NOT %(shared)s OR user
 _OF_THREAD = "SELECT to_jsonb(t) - ARRAY['tenant', 'thread_id'] AS row FROM {} t WHERE {} AND thread_id = %(thread)s"
 _MINE = "tenant = %(tenant)s AND user_id = %(user)s"
 _TECHNICAL = "ARRAY['tenant', 'user_id', 'terms', 'content_key', 'name_key', 'embedding', 'embedding_model']"
-# Section of the document → its rows. A memory has one row for every version, with its interval.
+# Section of the document → the query of its rows. A memory has one row for each version, with the time in which it
+# held.
 _SECTIONS = {
     "memories": f"SELECT to_jsonb(t) - {_TECHNICAL} AS row FROM memories t WHERE {_MINE} ORDER BY thread_id, seq, id",
     "conflicts": f"SELECT to_jsonb(t) - {_TECHNICAL} AS row FROM memory_conflicts t WHERE {_MINE} ORDER BY raised_at",
@@ -54,7 +55,8 @@ _SECTIONS = {
 }
 _ITEMS = f"SELECT to_jsonb(t) - {_TECHNICAL} AS row FROM store_items t WHERE tenant = %s AND thread_id = ANY(%s)"
 
-# Events in the person's threads that no read model has; each is listed once, even if several projections parked it.
+# Events in the person's threads that a read model could not apply; each is listed once, even if several read models
+# parked it.
 _PASSED_OVER = """
 SELECT jsonb_build_object('seq', seq, 'type', min(event_type), 'thread', min(thread_token), 'error', min(error)) AS row
 FROM dead_letters WHERE build = 'live' AND projection = ANY(%(projections)s) AND tenant = %(tenant)s
@@ -70,8 +72,8 @@ async def user_export(
     regions: Sequence[str] = REGIONS,
     on_progress: OnProgress = no_progress,
 ) -> AsyncIterator[str]:
-    """Yields the document as pieces of JSON text; at most one conversation is in memory. level: None exports everything
-    unchanged.
+    """Yields the export of a person: one JSON document, in pieces of text. At most one conversation is in memory.
+    level: None exports everything unchanged.
 
     Empty sections are included too; docs/user-export.schema.json describes the document.
     """
@@ -123,7 +125,7 @@ async def _conversation(conn: Connection, log: Log, place: Document) -> Document
 
 
 async def _of_an_own_thread(conn: Connection, log: Log, place: Document) -> Document:
-    """Returns the results derived from the conversation, and the receipts of its answers without their texts."""
+    """Returns the conversation's summary, its session, and the receipts of its answers without system prompts."""
     found: Document = {}
     for name, table in (("summary", "conversation_summaries"), ("session", "sessions")):
         query = _OF_THREAD.format(table, "tenant = %(tenant)s")

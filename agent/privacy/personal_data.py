@@ -69,8 +69,8 @@ async def export_person(
     level: SanitiseLevel | None = SanitiseLevel.MODERATE,
     on_progress: OnProgress = no_progress,
 ) -> AsyncGenerator[str]:
-    """Yields the document as pieces of JSON text; at most one conversation is in memory. level: which parts are masked;
-    None masks nothing.
+    """Yields everything stored about a user: one JSON document, in pieces of text. At most one conversation is in
+    memory. level: which parts are masked; None masks nothing.
 
     Restores archived conversations of the user first. Raises InvalidToken, ArchiveDamaged.
     """
@@ -93,8 +93,8 @@ async def plan_erasure(
     belong to the person, as labels joined by dots. strings: strings to search for afterwards, in addition to the
     person's own words.
 
-    Raises InvalidToken, StringsTooShort, NotFound if nothing of the person is stored, except if the person was erased
-    before and there are strings to search for.
+    Raises InvalidToken, StringsTooShort, and NotFound if nothing is stored about the person. It does not raise NotFound
+    if the person was erased before and there are strings to search for.
     """
     plan = await planned(ErasureScope(runtime, reach), person_of(tenant, user, namespaces), strings)
     if plan.is_empty and not (plan.last and strings):
@@ -115,9 +115,9 @@ def _known(plan: Plan) -> str:
 async def erase_person(
     runtime: Runtime, plan: Plan, reach: ErasureReach, reason: str | None = None, full: bool = False
 ) -> Receipt:
-    """Destroys the person's keys, removes the person's data from read models, caches and archives, overwrites readable
-    events in the log, then searches for remains, which are in Receipt.hits. reason: stored in the receipt. full:
-    rewrite each table under a lock.
+    """Destroys the person's keys, removes the person's data from read models, caches and archives, and overwrites
+    readable events in the log. Then it searches for remains and reports them in Receipt.hits. reason: stored in the
+    receipt. full: use VACUUM FULL, which locks each table.
 
     An erasure cannot be undone; one that was killed can be run again. Raises LogUnavailable, DatabaseUnavailable,
     NotProjectedInTime.
@@ -126,7 +126,7 @@ async def erase_person(
 
 
 class NothingNamed(TurnlogError):
-    """A call to clear names no part of a person's data."""
+    """The request to clear a person's data does not say which parts."""
 
     code = "nothing-named"
 
@@ -171,9 +171,9 @@ async def plan_clearing(runtime: Runtime, tenant: str, user: str, parts: Parts) 
 async def clear_person(runtime: Runtime, tenant: str, user: str, parts: Parts) -> Clearing:
     """Removes these parts of a person's data from every read model, and returns their counts.
 
-    The log keeps the events and the person's key opens them: only `erase_person` makes them unreadable. Memories are
-    forgotten, with trial derivations of them; conversations are deleted. A repeated call finds nothing more. Raises
-    NothingNamed, InvalidToken, LogUnavailable, NotProjectedInTime.
+    The events stay in the log and can still be decrypted; only `erase_person` makes them unreadable. Memories are
+    forgotten, and trial derivations of them are deleted. Conversations are deleted. Repeating the call changes nothing.
+    Raises NothingNamed, InvalidToken, LogUnavailable, NotProjectedInTime.
     """
     plan = await plan_clearing(runtime, tenant, user, parts)
     gone = list(plan.conversations)
@@ -211,8 +211,8 @@ async def export_thread(
 
 @dataclass(frozen=True, slots=True)
 class OwnWords:
-    """A user's part of a thread. turns: the turns, oldest first; if others speak in the thread too (shared), only the
-    user's own turns and the answers to them."""
+    """A user's part of a thread. shared: others speak in the thread too. turns: oldest first; in a shared thread, only
+    the user's own turns and the answers to them."""
 
     turns: list[Message]
     shared: bool
@@ -227,5 +227,5 @@ async def own_words(runtime: Runtime, tenant: str, thread: str, user: str) -> Ow
 
 
 def masked(runtime: Runtime, document: Any, level: SanitiseLevel) -> Any:
-    """Returns a JSON value with every text masked."""
+    """Returns a JSON value with the personal data in its texts masked."""
     return sanitise_json(document, level, runtime.settings.phone_regions.split(","))

@@ -1,7 +1,7 @@
 """Sanitises turns before they are published, if the settings request it. Pure.
 
-Removed words are not stored anywhere, not even for their user. Only turns are changed, because summaries and memories
-are made from them.
+Removed words are not stored anywhere, not even for their user. Only turns need to be changed, because summaries and
+memories are made from turns.
 """
 
 from collections.abc import Callable, Sequence

@@ -18,15 +18,16 @@ _MOST = 10_000
 
 
 class SecretRefused(InvalidEvent):
-    """The turn contains a secret, and its person wants such turns refused."""
+    """The turn contains a secret, and its user's preference is to refuse such turns."""
 
     code = "secret-refused"
 
 
 class SecretPolicies:
-    """Applies policies on secrets to turns before they are stored. Only turns of people who have a policy are searched.
+    """Applies the users' policies on secrets to turns before they are stored. Turns of users without a policy are not
+    searched for secrets.
 
-    A policy is read from the log, so that it applies while Postgres is unavailable.
+    The policy is read from the log, so that it also applies while Postgres is unavailable.
     """
 
     def __init__(self, log: Log) -> None:
@@ -34,8 +35,11 @@ class SecretPolicies:
         self._known: LRUCache[tuple[str, str], tuple[SecretPolicy | None, float]] = LRUCache(_MOST)
 
     async def screen(self, events: Sequence[Event]) -> list[Event]:
-        """Returns the events, with secrets masked if the policy of their person is `mask`. Raises SecretRefused,
-        LogUnavailable, KeyUnavailable."""
+        """Returns the events, with secrets in turns masked if the policy of their user is `mask` or `refuse`.
+
+        Raises SecretRefused if the policy is `refuse` and a turn of the user, not of the assistant or a tool, contains
+        a secret. Raises LogUnavailable, KeyUnavailable.
+        """
         return [await self._screened(event) for event in events]
 
     async def _screened(self, event: Event) -> Event:
@@ -49,7 +53,7 @@ class SecretPolicies:
         policy = await self._policy(event.tenant, event.user)
         if policy in (None, "keep"):
             return event
-        from turnlog.agent.privacy.screening import without_secrets  # its tables take a tenth of a second to load
+        from turnlog.agent.privacy.screening import without_secrets  # slow to import: 0.1 s
 
         masked = without_secrets(event.data)
         if masked == event.data:

@@ -114,8 +114,8 @@ async def _shared_rows(at: ErasureScope, plan: Plan) -> dict[str, list[str]]:
 
 
 async def _as_of_now(at: ErasureScope, plan: Plan) -> Plan:
-    """Returns the plan with changes since it was made, because a person may take long to confirm it: new threads, and
-    threads in which another person has spoken for the first time."""
+    """Returns the plan, updated with the threads and speakers that are new since it was made. Time may have passed,
+    because somebody had to confirm the plan."""
     found = await traces(at.runtime.log, plan.person, plan.traces.threads, after=plan.head)
     archives = {*plan.archives, *files_of(at.runtime.settings.archive, plan.person.tenant, found.own)}
     found.strays |= plan.traces.strays
@@ -256,7 +256,7 @@ async def _purge_buckets(at: ErasureScope, plan: Plan) -> None:
 
 async def _catch_late(at: ErasureScope, plan: Plan, done: _Done) -> None:
     """Erases late results: a model call that was running may have stored its result afterwards, perhaps in a new
-    thread, such as that of the person's first memory or of a shadow."""
+    thread, such as that of the person's first memory or of a trial derivation."""
     marks = {**dict.fromkeys(plan.traces.shared, done.through), **done.marks}
     if not marks:
         return

@@ -67,9 +67,9 @@ class Plan:
     """The plan of an erasure. rows: number of rows by table. events: number of events in the log that are the person's
     or in their threads.
 
-    search_strings: strings by which the person's words are recognised, kept only here. hashes: SHA-256 of the person's
-    texts that may have vectors. head: the log's last sequence when it was read. last: the receipt of the previous
-    erasure. found_before: where the previous erasure found words that were not given to this one.
+    search_strings: strings by which the person's words are recognised; they are not stored. hashes: SHA-256 of the
+    person's texts that may have vectors. head: the log's last sequence when it was read. last: the receipt of the
+    previous erasure. found_before: place → hits of the previous erasure; empty if strings were given to search for.
     """
 
     person: Person
@@ -154,8 +154,8 @@ async def _said(log: Log, person: Person, found: Traces) -> tuple[list[str], fro
 async def _distinctive(
     conn: AsyncConnection[TupleRow], log: Log, person: Person, found: Traces, strings: Sequence[str]
 ) -> list[str]:
-    """Returns the strings that occur in no other person's rows and receipts, without those that are part of the
-    person's ids."""
+    """Returns the strings that do not occur in other people's rows and receipts. Strings that are part of the person's
+    id or of the name of a thread are left out."""
     ids = " ".join([person.user, *found.threads]).casefold()
     search_strings = SearchStrings(chosen([one for one in strings if one.casefold() not in ids], 3 * STRINGS_AT_MOST))
     others: set[int] = set()
@@ -171,8 +171,8 @@ async def _distinctive(
 async def _in_receipts_of_others(
     log: Log, person: Person, found: Traces, search_strings: SearchStrings
 ) -> frozenset[int]:
-    """Returns the indexes of strings that are in receipts of other people's contexts, whose questions are not on the
-    log yet.
+    """Returns the indexes of strings that are in receipts of contexts for other people. The questions of these contexts
+    are not on the log yet.
 
     Receipts of shared threads are left out, because they may contain words of the person; an erasure removes them.
     """

@@ -17,8 +17,9 @@ class Receipt:
     """The receipt of an erasure. seq: sequence of its event. hits: place → number of hits of the scan; empty if nothing
     is left.
 
-    strings: place → the strings found there, masked. before: hits of the previous erasure's scan whose words were not
-    given to this one. passed_over: sequences of unreadable messages that contain the person's id; they stay.
+    strings: place → the strings found there, masked. before: place → hits of the previous erasure; empty if this one
+    was given strings to search for. passed_over: sequences of unreadable messages that contain the person's id; they
+    stay.
     """
 
     thread: str
@@ -47,7 +48,6 @@ async def last_receipt(log: Log, person: Person) -> Recorded | None:
 
 
 def found_in(receipt: Recorded | None) -> dict[str, int]:
-    """Returns place → hits of a receipt's scan, including hits of earlier scans for words that this scan did not
-    get."""
+    """Returns place → hits of a receipt's scan, including hits that the receipt took over from an earlier one."""
     data = receipt.event.data if receipt else None
     return dict(data.found_in or {}) if isinstance(data, UserErased) else {}

@@ -1,6 +1,6 @@
 """Finds a person's events in the log: in the person's threads, and in threads shared with others.
 
-Events name their user, so the log is read once from beginning to end. Read models would not do: they lack deleted
+Events name their user, so the log is read once from beginning to end. Read models are not enough: they lack deleted
 threads and may be behind.
 """
 
@@ -86,8 +86,8 @@ class Traces:
     """The threads with events of a person. own: threads without another speaker. shared: thread → the first sequence of
     the person's turns or of results derived from them; 0 for a fork of one of the person's threads.
 
-    strays: sequences of events that name the person as their user but no thread that they can be in. unreadable:
-    sequence → token of the thread, for messages that contain the person's id and cannot be read.
+    strays: sequences of the person's events whose envelope does not belong on their subject. unreadable: sequence →
+    token of the thread, for messages that contain the person's id and cannot be read.
     """
 
     own: set[str] = field(default_factory=set)
@@ -136,7 +136,7 @@ def are_of(threads: Collection[str]) -> Callable[[Place], bool]:
 
 
 def tokens(threads: Iterable[str]) -> frozenset[str]:
-    """Returns the names of the threads in stored subjects."""
+    """Returns the tokens that stand for the threads in the subjects of stored messages."""
     return frozenset(thread_token(thread) for thread in threads)
 
 
@@ -174,8 +174,8 @@ def _is_token(thread: object, token: str) -> bool:
 async def named_threads(
     log: Log, person: Person, on_progress: OnProgress = no_progress, after: int = 0, odd: Traces | None = None
 ) -> set[str]:
-    """Returns the threads that have an event of the person after a sequence, or belong to the person by name. Most
-    bodies are not parsed.
+    """Searches the log after a sequence; returns the threads that have an event of the person or belong to the person
+    by name. Only bodies that contain the person's id or the name of one of their threads are parsed.
 
     odd: gets the strays and unreadable messages that are found.
     """

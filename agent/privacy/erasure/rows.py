@@ -118,8 +118,8 @@ async def shared_rows(conn: Connection, person: Person, threads: Sequence[str]) 
 async def clear_caches(
     conn: Connection, person: Person, own: Sequence[str], shared: Sequence[str], hashes: Sequence[bytes] = ()
 ) -> Cleared:
-    """Clears the caches; called while the rows still show which vectors are the person's. hashes: SHA-256 of the
-    person's texts."""
+    """Clears the caches. Call it before the person's rows are removed, because they show which vectors are the
+    person's. hashes: SHA-256 of the person's texts."""
     every = [*own, *shared]
     given = {
         "tenant": person.tenant,
@@ -190,10 +190,10 @@ async def _values(conn: Connection, query: str, given: Sequence[Any] | Mapping[s
 
 
 def said_tables() -> list[str]:
-    """Returns the tables with people's own words. A string that is in another person's rows does not belong to the
-    erased person alone.
+    """Returns the tables with people's own words. If a string is also in rows of other people, it is not searched for
+    after an erasure.
 
-    In a shared thread, only rows with the person's id are the person's.
+    In a shared thread, only rows with the person's id count as the person's.
     """
     return [table.name for projection in PROJECTIONS for table in projection.said]
 
@@ -235,7 +235,8 @@ async def archive_paths(conn: Connection, person: Person, threads: Sequence[str]
 
 
 async def left(conn: Connection, person: Person, marks: Mapping[str, int]) -> dict[str, int]:
-    """Returns, for each table, the number of rows that still exist although their thread was erased later."""
+    """Returns, for each table, the number of rows that still exist although their thread was erased after them. marks:
+    thread → sequence of its `erased` event."""
     found: dict[str, int] = {}
     for table in _tables("seq"):
         query = (

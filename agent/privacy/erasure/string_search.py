@@ -43,7 +43,7 @@ class SearchStrings:
             self._table[_hashes(np.frombuffer(key, dtype=np.uint8))] = True
 
     def within(self, data: bytes) -> dict[int, int]:
-        """Returns the index of each string that occurs → how often any form of it occurs."""
+        """Returns index of a string → number of occurrences, in any form, for each string that occurs."""
         found: defaultdict[int, int] = defaultdict(int)
         if len(data) < KEY_BYTES or not self.strings:
             return {}

@@ -2,8 +2,7 @@
 destroyed.
 
 These are unsealed events, written before keys existed or by a reactor without a user; events sealed by a key that is
-still in use; and, in shared threads, results derived from the person's turns. JetStream overwrites the bytes of a
-message that is deleted in this way.
+still in use; and, in shared threads, results derived from the person's turns.
 """
 
 from collections.abc import Collection, Mapping

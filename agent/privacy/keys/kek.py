@@ -85,8 +85,8 @@ class Keks:
 
 
 def keks_of(settings: Settings) -> Keks | None:
-    """Returns the KEK of TURNLOG_KEK or else, for the embedded Postgres, that of the file in the data folder, with
-    older KEKs; None if there is neither yet.
+    """Returns the KEK in TURNLOG_KEK or else, for the embedded Postgres, the KEK in the file of the data folder,
+    together with older KEKs. Returns None if neither exists yet.
 
     Raises InvalidKek.
     """

@@ -59,9 +59,10 @@ class KekUse:
 
 
 async def rotate(conn: Connection, stream: KeyStream, tenant: str, user: str) -> str:
-    """Makes the key that seals from now on, and returns its id; earlier keys still open what they sealed.
+    """Makes a new key, which seals the user's events from now on, and returns its id. Earlier keys still open the
+    events that they sealed.
 
-    conn must not be in a transaction. Raises NotFound if no key of the user seals (the user is unknown or erased),
+    conn must not be in a transaction. Raises NotFound if the user has no current key (the user is unknown or erased),
     KeyUnavailable if other processes keep changing the user's keys.
     """
     for _ in range(ROTATE_TRIES):
@@ -92,9 +93,9 @@ async def _rotated(conn: Connection, stream: KeyStream, tenant: str, user: str) 
 async def destroy(conn: Connection, stream: KeyStream, tenant: str, user: str) -> int:
     """Destroys all present keys of the user; returns their number. conn must not be in a transaction.
 
-    The keys are first retired and, after SETTLE_S, when nobody seals with them any more, destroyed. Turns that are said
-    meanwhile get a new key and stay readable. The bytes of the keys leave the files of the stream and the table, but
-    not the WAL and backups.
+    The keys are first retired. After SETTLE_S, when no process seals with them, they are destroyed. Turns that are said
+    meanwhile get a new key and stay readable. The bytes of the keys are removed from the files of the stream and the
+    table, but not from the WAL and from backups.
     """
     async with conn.transaction():
         await conn.execute(_RETIRE, (tenant, user))
@@ -121,9 +122,10 @@ async def wrapped_forms(conn: Connection, tenant: str, user: str) -> list[str]:
 
 
 async def rewrap(conn: Connection, stream: KeyStream) -> int:
-    """Wraps every key that an older key-encryption key wraps by the current one instead; returns the number of keys.
+    """Wraps the keys of older key-encryption keys with the current one instead; returns the number of keys.
 
-    Raises KeyUnavailable at a key whose key-encryption key is not configured; keys that were wrapped before it stay so.
+    Raises KeyUnavailable at a key whose key-encryption key is not configured; earlier batches of keys stay wrapped with
+    the current one.
     """
     await complete_table(conn, stream)
     done = 0
@@ -171,9 +173,9 @@ def _rewrapped(row: KeyRecord, keks: Keks) -> KeyRecord:
 
 
 async def _compact(conn: Connection) -> None:
-    """Removes dead rows from the table's file, unless a long reader such as pg_dump locks the table.
+    """Removes dead rows from the table's file, unless another session, such as pg_dump, locks the table for long.
 
-    It does not wait for such readers, because every look-up of a key would have to wait too.
+    It does not wait for such a session, because every look-up of a key would have to wait too.
     """
     await conn.execute(f"SET lock_timeout = '{LOCK_MS}ms'")
     try:

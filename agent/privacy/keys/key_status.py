@@ -64,7 +64,7 @@ async def key_status(runtime: Runtime) -> KeyStatus:
 
 
 async def rotate_key(runtime: Runtime, tenant: str, user: str) -> RotatedKey:
-    """Makes a new key for everything that the user says from now on; the old key still opens what it sealed.
+    """Makes a new key for the user's events from now on; the old key still opens the events that it sealed.
 
     Raises InvalidToken, InvalidKek, NotFound.
     """
@@ -75,7 +75,7 @@ async def rotate_key(runtime: Runtime, tenant: str, user: str) -> RotatedKey:
 
 
 async def rewrap_keys(runtime: Runtime) -> RewrappedKeys:
-    """Wraps every user's key with TURNLOG_KEK after it was changed; TURNLOG_KEK_OLD unwraps the earlier ones.
+    """Wraps every user's key with a new TURNLOG_KEK, after unwrapping it with TURNLOG_KEK_OLD; returns the number.
 
     Raises InvalidKek, WrongKek.
     """

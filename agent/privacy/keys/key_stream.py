@@ -41,7 +41,7 @@ FILLER_BYTES, FILLERS = 512 * 1024, 20
 PLACE = """
 UPDATE user_keys k SET seq = placed.seq FROM unnest(%s::uuid[], %s::bigint[]) AS placed (key_id, seq)
 WHERE k.key_id = placed.key_id"""
-# A key taken from the stream only opens; later words of the user get a new key. A destroyed key stays destroyed.
+# A key taken from the stream only opens events; the user's new events get a new key. A destroyed key stays destroyed.
 _TAKE_OVER = """
 INSERT INTO user_keys AS k (key_id, tenant, user_id, wrapped, kek_id, seq, retired_at, destroyed_at)
 VALUES (%s, %s, %s, %s, %s, %s, now(), CASE WHEN %s THEN now() END)

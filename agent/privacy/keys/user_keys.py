@@ -71,7 +71,7 @@ class KeyRow(NamedTuple):
 
 @dataclass(slots=True)
 class KeysOfUser:
-    """The keys of one user. keys: id → key, None for a destroyed key. current: the key that seals now."""
+    """The keys of one user. keys: id → key, None for a destroyed key. current: the key that seals new events."""
 
     current: UserKey | None = None
     keys: dict[str, UserKey | None] = field(default_factory=dict)
@@ -116,8 +116,7 @@ class KeyTable:
                 await conn.execute(PLACE, ([one.id for one in mine], await self._stream.put(mine)))
 
     async def take_over(self, key_ids: Collection[str]) -> bool:
-        """Copies those of the keys that are on the stream to the table; returns False if the stream has none of
-        them."""
+        """Copies these keys from the stream to the table; returns False if the stream has none of them."""
         if not (found := await self._stream.of_keys(key_ids)):
             return False
         await self._asked(lambda conn: conn.cursor().executemany(*taking_over(found)), "keys back")
@@ -188,7 +187,7 @@ class KeyStore:
         self._url, self.keks = database_url, stream.keks
         self._table = KeyTable(stream, database_url)
         self._held: dict[Owner, KeysOfUser] = {}
-        self._owners: dict[str, Owner] = {}  # by the id of a held key
+        self._owners: dict[str, Owner] = {}  # id of a held key → its user
         self._missed: set[str] = set()  # ids that `find` did not have; the next prefetch includes them
         self._unissued: TTLCache[str, bool] = TTLCache(HELD_USERS, UNISSUED_S)
         self._problem = ""
@@ -197,7 +196,8 @@ class KeyStore:
         self._used = asyncio.Event()
 
     def current(self, tenant: str, user: str) -> UserKey:
-        """Returns the user's key that seals now. Raises KeyUnavailable if `prefetch_current` did not fetch one."""
+        """Returns the key that seals the user's new events. Raises KeyUnavailable if `prefetch_current` did not fetch
+        one."""
         held = self._held.get((tenant, user))
         if held is None or held.current is None:
             raise KeyUnavailable(f"the key of user {user!r} is being changed by others; try again")
@@ -254,8 +254,8 @@ class KeyStore:
         return {owner for owner in owners if (held := self._held.get(owner)) is None or held.current is None}
 
     async def refresh(self, owners: Iterable[Owner]) -> None:
-        """Fetches the loaded keys of these users again, because they were retired or destroyed. Until then, none of
-        them seals."""
+        """Fetches the loaded keys of these users again, because they were retired or destroyed. Until they are fetched,
+        none of them seals events."""
         self._changes += 1
         changed = [owner for owner in owners if owner in self._held]
         for owner in changed:
@@ -375,8 +375,8 @@ def _key_id(text: str) -> UUID:
 async def opened_keys(
     nc: Client, database_url: str, keks: Keks | None, beats: Heartbeats | None = None
 ) -> AsyncIterator[KeyStore | None]:
-    """Yields the store while the block runs; None without a key-encryption key. beats: the heartbeats of the
-    process."""
+    """Yields the store of users' keys, and closes it after the block; yields None if there is no key-encryption key.
+    beats: the heartbeats of the process."""
     if keks is None:
         yield None
         return

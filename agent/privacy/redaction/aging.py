@@ -1,4 +1,4 @@
-"""Decides whether an event stays, stays without the words of old turns, or is removed when turns are too old. Pure."""
+"""Decides which events retention keeps, keeps without the words of old turns, or removes. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -55,8 +55,8 @@ KEPT = (
 
 @dataclass(frozen=True, slots=True)
 class Ages:
-    """How old turns may be. at: the time that counts as now. default: days for everybody; None means no limit. own:
-    days by (tenant, user)."""
+    """The limits for the age of turns. at: the time that counts as now. default: days for everybody; None means no
+    limit. own: (tenant, user) → days that the user chose."""
 
     at: datetime
     default: int | None
@@ -68,8 +68,8 @@ class Ages:
         return min((days for days in given if days is not None), default=None)
 
     def is_old(self, tenant: str, user: str | None, said_at: datetime, stored_at: datetime) -> bool:
-        """Returns whether a turn is too old. The age of an undated turn counts from the time when it was stored, and no
-        turn is younger than that."""
+        """Returns whether a turn is too old. Its age counts from `said_at` or `stored_at`, whichever is earlier; the
+        age of an undated turn counts from `stored_at`."""
         days, since = self.days(tenant, user), stored_at if is_undated(said_at) else min(said_at, stored_at)
         return days is not None and since < self.at - timedelta(days=days)
 
@@ -79,8 +79,8 @@ class Ages:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The old turns of a conversation. first, last: their sequences. texts: their sentences that no younger turn
-    contains."""
+    """The old turns of a conversation. first, last: their lowest and highest sequence. texts: their sentences that no
+    younger turn contains."""
 
     first: int
     last: int
@@ -88,15 +88,15 @@ class Gone:
 
 
 def is_clear(event: Event) -> bool:
-    """Returns whether the event contains no person's words, so that it can stay for the statistics."""
+    """Returns whether the event has no field for a person's words. Such an event can stay, for the statistics."""
     data = event.data
     return not type(data).PERSONAL and not getattr(data, "error", None) and not isinstance(data, EventRedacted)
 
 
 def outcomes(ages: Ages, gone: Gone | None, begins_with: Gone | None, sign: Sign) -> Outcome:
-    """Returns a function for the events of a conversation that stays. The function returns None if the event is
-    removed, the same event, or an event without the words of old turns. begins_with: old turns of the conversation that
-    this one is a fork of."""
+    """Returns a function that decides about each event of a conversation that is not removed completely. The function
+    returns None to remove the event, the event itself to keep it, or an event without the words of old turns.
+    begins_with: the old turns of the parent conversation, if this one is a fork."""
     needles = SearchStrings(gone.texts if gone else ())
 
     def outcome(one: Recorded) -> Event | None:
@@ -170,8 +170,9 @@ def _restored(one: Recorded, outcome: Outcome) -> Event:
 
 
 def memory_outcomes(ages: Ages, events: Sequence[Recorded]) -> tuple[set[UUID], Outcome]:
-    """Returns the memories to forget, because all of their turns are old, and a function for the events of their thread
-    like that of `outcomes`, which removes quotes of old turns from other memories. Memories written by hand stay."""
+    """Returns the ids of the memories to forget, and a function like that of `outcomes` for the events of a memory
+    thread. A memory is forgotten if all turns that it comes from are old, unless it was written by hand. From other
+    memories, the function removes quotes of old turns."""
     sources: dict[UUID, list[bool]] = {}
     by_hand: set[UUID] = set()
     changed: set[UUID] = set()  # memories that lose a quote

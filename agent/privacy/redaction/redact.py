@@ -1,7 +1,7 @@
-"""Strikes words from a turn, or the complete turn, and from everything derived from the turn that repeats them.
+"""Strikes words or a complete turn from a conversation, and from everything derived from it that repeats the words.
 
-The replacements are appended first. Then the replaced events are overwritten in the log, the turn last, and the read
-models of the threads are rebuilt. So repeating the call finishes a redaction that was killed.
+The replacements are appended first. Then the replaced events are overwritten in the log, with the turn itself last, and
+the read models of the threads are rebuilt. So repeating the call finishes a redaction that was killed.
 """
 
 import asyncio
@@ -341,7 +341,7 @@ async def clear_caches(runtime: Runtime, tenant: str, threads: Sequence[str], st
     with their words."""
     events = list(struck)
     hashes = [digest for event in events for digest in text_hashes(event)]
-    nobody = Person(tenant, f"redaction/{uuid4()}")  # has no rows: only vectors without a row go
+    nobody = Person(tenant, f"redaction/{uuid4()}")  # has no rows, so only vectors that no row uses are removed
     async with runtime.pool.connection() as conn:
         await rows.clear_caches(conn, nobody, (), threads, hashes)
         for table in rows.vacuumed_tables():
@@ -358,8 +358,8 @@ async def clear_caches(runtime: Runtime, tenant: str, threads: Sequence[str], st
 
 async def _scanned(runtime: Runtime, plan: RedactionPlan, reach: ErasureReach) -> tuple[Scan, int]:
     """Returns the result of the search and the number of strings. Long strings are searched for everywhere; short
-    strings, which occur by chance, only in the rows of the threads. Events that may contain the strings in other
-    spellings are counted too; these spellings cannot be struck."""
+    strings, which occur by chance, only in the rows and events of the threads. Events that may contain the strings in
+    other spellings are counted too; these spellings cannot be struck."""
     scan = Scan()
     search_strings = SearchStrings([normalize(form, text) for text in plan.strike.texts for form in ("NFC", "NFD")])
     async with runtime.pool.connection() as conn:

@@ -1,9 +1,9 @@
-"""Applies retention: removes turns that are older than their person allows from the log and from everything derived
-from them.
+"""Applies retention: removes turns that are too old from the log, together with everything derived from them. The
+limit is a setting; users may choose a shorter one.
 
 Old events are deleted, and only events that must stay without the old words are replaced, so that the log of a long
-conversation shrinks. A conversation without a younger turn is removed completely. Words of old turns that younger turns
-repeat stay until these turns are too old.
+conversation shrinks. A conversation that has only old turns is removed completely. If a younger turn repeats words of
+an old one, these words stay until the younger turn is too old.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Strikes words from events. Pure: takes an event, returns the event without the words, or None.
 
 Struck words become `[redacted]`. In the bytes of LangGraph's values, each byte of a struck string becomes `*`, because
-the length of a string is written before it.
+these bytes also contain the length of the string.
 """
 
 import re
@@ -39,16 +39,16 @@ from turnlog.events.contracts import (
 from turnlog.events.errors import InvalidEvent, TurnlogError
 
 MARK = "[redacted]"
-SIGNED, SIGNATURE_BYTES = "turnlog.signed.", 32  # consumers/langgraph/checkpoint/items.py
+SIGNED, SIGNATURE_BYTES = "turnlog.signed.", 32  # as in consumers/langgraph/checkpoint/items.py
 Sign = Callable[[str, bytes], bytes]
 # Keys of blocks, calls and sources whose values are ids and kinds, not people's words.
 _STRUCTURE = frozenset({"type", "id", "tool_use_id", "event_id", "thread", "said_at", "media_type", "signature"})
-# Free values of an application or a model: any key may have words, and numbers are struck too.
+# Fields with JSON of any form, from an application or a model. In them, the values of all keys and numbers are struck.
 _FREE = frozenset({"input", "attributes", "metadata", "user_snapshot", "global_state", "value"})
-# Bytes before a string in msgpack and pickle, where the length may look like a letter.
+# Matches where a word can begin in msgpack and pickle: there, a byte of the string's length may look like a letter.
 _BEGINS = rb"(?:(?<![A-Za-z0-9_])|(?<=[\xd9\x8c][\x00-\xff])|(?<=\xda[\x00-\xff]{2}))"
 _UNSEEN = "\\u00ad\\u200b-\\u200f\\u2060\\ufeff"
-_LETTER = re.compile(rf"[^{_UNSEEN}][\u0300-\u036f\u3099\u309a]*")  # with its accents
+_LETTER = re.compile(rf"[^{_UNSEEN}][\u0300-\u036f\u3099\u309a]*")  # a character with its accents
 _LOOK_ALIKES = str.maketrans("аеорсухіјѕԁһԛԝαοрν", "aeopcyxijsdhqwaopv")
 _WORDS_OF_SCRIPTS = r"[^\W⺀-\U0010ffff]"  # letters, except of scripts without spaces between words
 
@@ -61,9 +61,10 @@ class InvalidWords(TurnlogError):
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """The words to strike. texts: struck everywhere. whole: all of the turn with the id turn_id is struck too.
+    """The words to strike. texts: struck from every event. whole: the turn with the id turn_id is struck completely.
 
-    pattern, in_bytes: match `texts` in text and in bytes; None if there is nothing to search for elsewhere.
+    pattern, in_bytes: match `texts` in text and in bytes; None if `texts` is empty. sign: computes the signature of a
+    LangGraph value; None if nothing is signed.
     """
 
     turn_id: UUID
@@ -80,7 +81,7 @@ class Strike:
         return text
 
     def spans(self, text: str) -> list[tuple[int, int]]:
-        """Returns the positions of the texts, in any spelling."""
+        """Returns (start, end) of each place where `text` contains one of the texts to strike, in any spelling."""
         if self.pattern is None:
             return []
         if text.isascii():
@@ -90,13 +91,13 @@ class Strike:
         return [(places[first][0], places[last - 1][1]) for first, last in found]
 
     def only(self, texts: Sequence[str]) -> "Strike":
-        """Returns the same strike with only these texts to strike elsewhere."""
+        """Returns a copy of the strike with these texts instead of its own."""
         return replace(self, texts=tuple(texts), **_patterns(texts))
 
 
 def strike_of(turn: Event, seq: int, words: str | None, sign: Sign | None = None) -> Strike:
-    """Returns the strike for a turn. words: None for the complete turn, whose sentences, numbers and codes are then
-    struck elsewhere. Raises InvalidWords."""
+    """Returns the strike for a turn. words: None for the complete turn; its sentences, numbers and codes are then also
+    struck from other events. Raises InvalidWords."""
     if words is not None:
         texts = [" ".join(words.split())]
         if len(texts[0]) < 2 or not any(char.isalnum() for char in texts[0]):
@@ -360,7 +361,7 @@ def _masked_bytes(encoding: str, data: str, strike: Strike) -> str:
         return data
     if signature and strike.sign:
         plain = encoding.removeprefix(SIGNED)
-        if strike.sign(plain, said) == signature:  # otherwise the value is never read
+        if strike.sign(plain, said) == signature:  # a value with a wrong signature is never read
             signature = strike.sign(plain, masked)
     return b64encode(signature + masked).decode()
 
