@@ -19,7 +19,7 @@ from turnlog.projectors.models.chunks.lookup import Found, Scope
 class Recalled:
     """A turn that recall found. score: the sum of `parts`. chunk_id: the id of the ranked chunk that contains it.
 
-    asked: number of the part of the question that it was found for, from 1. rerank: a reranker's score, which then
+    asked: number of the part of the question for which it was found, from 1. rerank: a reranker's score, which then
     decides the order; None without a reranker.
     """
 
@@ -71,8 +71,8 @@ async def best_turns(
     before_seq: int | None,
     without: Collection[str],
 ) -> list[BestTurns]:
-    """Returns the k best turns for each part. Several pieces of a turn count once, so more than k chunks may be needed,
-    in the end all of them."""
+    """Returns the k best turns for each part. A turn with several pieces counts once, so more than k chunks may be
+    needed; if necessary, all chunks are ranked."""
     allowed = loaded.allowed(before_seq, without)
     wanted = 2 * k
     while True:
@@ -95,8 +95,8 @@ async def _chunks(conn: Connection, scope: Scope, loaded: LoadedScope, ranked: S
 
 
 def _turns(ranked: Sequence[Scored], chunks: Sequence[Found], k: int, before_seq: int | None) -> list[Recalled]:
-    """Returns up to k turns before the sequence: several pieces of one turn become one entry, a chunk of several turns
-    becomes several."""
+    """Returns up to k turns before the sequence. Several pieces of one turn become one entry; a chunk of several turns
+    becomes several entries."""
     found: list[Recalled] = []
     seen: set[tuple[str, int]] = set()
     for scored, chunk in zip(ranked, chunks, strict=True):

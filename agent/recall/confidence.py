@@ -1,12 +1,13 @@
 """Estimates the chance, 0 to 1, that something in the scope answers the question. Pure.
 
-The score of the best turn does not show it: a question about something that nobody said, in words that everybody uses,
-gets as high a score as any other. Two features of the words do; similarity of vectors does not improve them:
+The score of the best turn does not show this chance: a question about something that nobody mentioned, asked in common
+words, gets as high a score as any other. Two features of the words show it; similarity of vectors does not improve them:
 
 held   the share of the question's informative words (by their rarity in the scope) that the best turn or a turn beside
        it contains: near 0 if nobody ever talked about the subject
-lead   the share of these words that the person named in the question said, minus the share that anybody else said, in
-       their three best turns each: negative if the question asks Ann about Bob's words; 0 if it names none or all
+lead   the share of these words in the turns of the people named in the question, minus their share in the turns of all
+       others, each as the mean of the three best turns: negative if the question asks Ann about Bob's words; 0 if the
+       question names nobody or everybody
 
 A logistic function of both is the confidence; `make eval` fits it and measures it (docs/evaluation.md).
 """
@@ -24,8 +25,8 @@ from turnlog.agent.recall.ranking import ROLES, rarity
 from turnlog.agent.recall.scope import Floats, ScopeIndex
 from turnlog.projectors.models.terms import terms as to_terms
 
-LOW = 0.5  # below it, an answer is less likely than none
-BEST_TURNS = 3  # number of best turns of each person
+LOW = 0.5  # below it, the scope more likely has no answer
+BEST_TURNS = 3  # number of best turns to compare, of the people named and of all others
 ASKED = 0.5  # the weight of words in a turn that is a question
 BIAS, HELD, LEAD = -0.9, 4.0, 10.0
 
@@ -52,8 +53,8 @@ class Evidence:
 
 
 def doubt(evidence: Evidence | None, question: str, also: Iterable[str]) -> str | None:
-    """Returns a line that warns a model of a low confidence, in the question's language; None if it is not low. also:
-    other texts that the model gets."""
+    """Returns a line that warns a model of a low confidence, in the question's language; None if the confidence is not
+    low or cannot be judged. also: other texts that the model gets."""
     if evidence is None or evidence.also_in(also).confidence >= LOW:
         return None
     return DOUBT_ZH if is_chinese(question) else DOUBT

@@ -12,9 +12,9 @@ from turnlog.projectors.models.conversation.message import newest_from
 
 # Turns to recall per episode, because the search may find the question, its answer and the tool results between them.
 TURNS_AN_EPISODE = 4
-# The usual number for a context. Measured by tests/benchmarks/evidence.py: share of LoCoMo evidence in a window of
-# 2,000 / 8,000 tokens without any 6 / 23 %, with 5 80 / 84, 8 83 / 89, 10 83 / 90, 15 83 / 93; with half of tier 2's
-# room for 10: 79 / 90.
+# The default number of episodes in a context. Share of the LoCoMo evidence in windows of 2,000 and 8,000 tokens
+# (tests/benchmarks/evidence.py): 6 and 23 % with 0 episodes, 80 and 84 % with 5, 83 and 89 % with 8, 83 and 90 % with
+# 10, 83 and 93 % with 15. If 10 episodes get only half of tier 2: 79 and 90 %.
 EPISODES = 10
 
 
@@ -54,8 +54,8 @@ async def relevant_episodes(
 
 @dataclass(frozen=True, slots=True)
 class Relevant:
-    """Turns that a context should show first. seqs: their sequences, best first. evidence: the evidence for an answer;
-    None if the query is not a question."""
+    """Turns to prefer in a context. seqs: their sequences, best first. evidence: the evidence for an answer; None if
+    the query is not a question."""
 
     query: str = ""
     seqs: Sequence[int] = ()

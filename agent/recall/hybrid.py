@@ -1,5 +1,5 @@
-"""Builds a hybrid history: the newest turns, and older episodes that are relevant to a question, in the order of
-time."""
+"""Builds a hybrid history: the newest turns, and older episodes that are relevant to a question, in chronological
+order."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -87,7 +87,8 @@ def _check(**counts: int) -> None:
 def _without_repetitions(
     episodes: Sequence[RelevantEpisode], older: Sequence[Message], recent: Sequence[Message]
 ) -> list[RelevantEpisode]:
-    """Returns the episodes without those whose messages are all present elsewhere with equal content.
+    """Returns the episodes, without those whose messages all have the same contents as recent messages or as messages
+    of better episodes.
 
     Complete episodes are compared: a second "Yes." is not a repetition if it answers another question.
     """

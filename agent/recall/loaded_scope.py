@@ -27,8 +27,9 @@ from turnlog.projectors.models.chunks.lookup import (
 
 @dataclass(frozen=True, slots=True)
 class LoadedScope:
-    """The index of a scope and the keys of its chunks. For a small scope also the chunks, and for each chunk a row of
-    `counts`: its first and last turn, its number of turns, and whether it has a vector."""
+    """The index of a scope and the keys of its chunks. For a small scope, it also has the chunks and the array `counts`
+    with one row for each chunk: sequence of its first turn, sequence of its last turn, number of turns, 1 if it has a
+    vector."""
 
     index: ScopeIndex
     keys: Sequence[Key]
@@ -62,8 +63,9 @@ class LoadedScope:
         return KnownChunks(through, [self.keys[number][3] for number in unembedded], self.stamp(until), until)
 
     def until(self, before_seq: int | None) -> int:
-        """Returns the sequence up to which the scope must be current for a search before a sequence. REACH later chunks
-        still count as neighbours; newer chunks would only slightly change the rarity of words."""
+        """Returns the sequence up to which the index must be current to search for turns before `before_seq`. The first
+        REACH chunks from `before_seq` on are needed as neighbours; still newer chunks would only slightly change the
+        rarity of words."""
         later = np.sort(self.counts[:, 0][self.counts[:, 0] >= (END if before_seq is None else before_seq)])
         return int(later[REACH - 1]) + 1 if len(later) >= REACH else END
 
@@ -99,7 +101,7 @@ def _nothing() -> LoadedScope:
 
 
 async def _grown(former: LoadedScope, new: Sequence[ChunkRow]) -> LoadedScope:
-    """Returns the scope with more chunks, which replace chunks with the same keys."""
+    """Returns the scope with the new chunks added; they replace chunks with the same keys."""
     new, index, count = sorted(new, key=attrgetter("key")), former.index, len(former.keys)
     parts = [await _facts(new[at : at + AT_ONCE], index.said.numbers) for at in range(0, len(new), AT_ONCE)]
     keys, chunks, order = list(former.keys), list(former.chunks or ()), list(range(count))

@@ -61,7 +61,8 @@ class Remembered(Protocol):
 @dataclass(frozen=True, slots=True)
 class MemoryBlock:
     """The texts that tell a model about the user. messages: the message of the block, or (). ids: ids of its memories,
-    in order. known: its other contents. turns: the message with turns of the user's other conversations, or ()."""
+    in order. known: its preferences, entities, message count and ids of turns. turns: the message with turns of the
+    user's other conversations, or ()."""
 
     messages: tuple[Wire, ...] = ()
     ids: tuple[UUID, ...] = ()
@@ -195,8 +196,9 @@ async def recalled_block(
 async def block_of(
     conn: Connection, log: Log, tenant: str, user: str | None, receipt: AnswerReceipt, seq: int
 ) -> tuple[MemoryBlock, tuple[UUID, ...], int]:
-    """Returns the block of a receipt at `seq`, the ids of memories that were forgotten or deleted since, and the number
-    of other lines that are withheld because they may repeat these memories."""
+    """Builds the block of a receipt again. Returns it with the ids of memories that were forgotten or deleted since,
+    and the number of other lines that are withheld because they may repeat these memories. seq: sequence of the
+    receipt's event."""
     wanted = [UUID(one) for one in receipt.memories]
     if not user:
         return MemoryBlock(), tuple(wanted), 0
@@ -216,8 +218,8 @@ async def _known_now(conn: Connection, tenant: str, user: str, counter: TokenCou
 
 
 def _withheld(known: KnownOfUser, now: set[str]) -> tuple[KnownOfUser, int]:
-    """Returns `known` with those lines replaced that are not among the present lines, because they may contain
-    forgotten words, and the number of replaced lines."""
+    """Replaces the lines of `known` that are not in `now`, the present lines, because they may contain forgotten words.
+    Returns the result and the number of replaced lines."""
     shown = {
         name: tuple(one if one in now else FORGOTTEN for one in getattr(known, name))
         for name in ("preferences", "entities")

@@ -144,7 +144,7 @@ def _nearness(cosine: float, usual: float, spread: float, far: float) -> float:
 
 TOP_K = 5
 MAX_TERMS = 32  # terms of a question that are used; more do not change the result
-ANSWER_PATIENCE_S = 1.0  # a person waits for the answer; without the vector, memories are found by words
+ANSWER_PATIENCE_S = 1.0  # a person waits for the answer; after this time, memories are found by words alone
 _WITHOUT = "words, entities and dates only"
 
 

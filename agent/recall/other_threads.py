@@ -37,7 +37,8 @@ NEW_BELOW = 10  # a conversation with fewer turns is new
 MOST_TURNS = 5
 _CANDIDATES = 4 * MOST_TURNS
 
-_Asked = Mapping[tuple[str, int], Message]  # (thread, seq) of a turn → the user's turn that it is or answers
+# By (thread, seq) of a turn: the turn itself if it is the user's, otherwise the user's turn that it answers.
+_Asked = Mapping[tuple[str, int], Message]
 
 
 async def other_turns(

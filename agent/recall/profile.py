@@ -44,13 +44,13 @@ BY_CATEGORY: dict[str, Group] = {
 }
 BY_KIND: dict[MemoryKind, Group] = {"PREFERENCE": "likes", "DECISION": "plans"}
 TOKENS, LEAST_TOKENS, MOST_TOKENS = 400, 40, 4_000
-MOST_READ = 1_000  # most recent memories that are read
+MOST_READ = 1_000  # maximum number of memories to read, the most recently said ones
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileLine:
-    """One line of a profile. sources: the turns that say it, with the user's words; none for a memory that was written
-    by hand. since: when it began to hold."""
+    """One line of a profile. sources: the turns that say it, with the user's words; empty for a memory that was written
+    by hand. since: when it became valid."""
 
     text: str
     memory: UUID
@@ -68,9 +68,10 @@ class ProfileGroup:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A user's profile. text: the lines under their headings, for a prompt; "" when nothing is remembered. tokens: of
-    the text. as_of: None is now. left_out: how many memories that held did not fit. written: what a model wrote from
-    the lines; None as of a moment, and from when a memory that it says no longer holds until it is written anew."""
+    """A user's profile. text: the lines under their headings, for a prompt; "" if nothing is remembered. tokens: number
+    of tokens in the text. as_of: the time of the profile; None means now. left_out: number of valid memories that did
+    not fit. written: a text that a model wrote from the lines; None with `as_of`, or if a memory that it states is no
+    longer valid and it was not written again yet."""
 
     user: str
     as_of: datetime | None

@@ -1,4 +1,4 @@
-"""Writes a description of a user by a language model, from the lines of the profile alone.
+"""Writes a description of a user with a language model, only from the lines of the profile.
 
 Input: the profile. Output: a profile_written event, when UPDATE_AFTER lines have changed since the last text, or when a
 memory that the text states is no longer valid. Each sentence names the lines that it is based on. A sentence is dropped
@@ -67,8 +67,8 @@ class CheckedSentences:
 
 
 def checked(lines: Sequence[ProfileLine], answer: str) -> dict[str, tuple[UUID, ...]]:
-    """Returns those sentences of a model's answer that say no more than the lines that they name, each with the
-    memories of these lines. Pure."""
+    """Returns the sentences of a model's answer that say no more than the lines that they name, each with the ids of
+    the memories of these lines. Pure."""
     try:
         said = _Answer.model_validate(json_value(answer)).sentences
     except ValidationError:
@@ -87,7 +87,7 @@ def checked(lines: Sequence[ProfileLine], answer: str) -> dict[str, tuple[UUID, 
 async def write_profile_text(
     runtime: Runtime, writer: MemoryWriter, chat: ChatModel, ledger: Ledger, place: Place
 ) -> None:
-    """Writes the text of a user if it is due. Raises RetryLater, MemoriesParked."""
+    """Writes the profile text of a user if it is due. Raises RetryLater, MemoriesParked."""
     told = await profile(runtime, place.tenant, place.user, for_model=True)
     lines = [line for group in told.groups for line in group.lines]
     owner = Owner(place.tenant, place.thread, place.user)
@@ -140,7 +140,8 @@ async def write_profile_text(
 
 
 def _is_due(told: Profile, lines: Sequence[ProfileLine], before: Sequence[UUID]) -> bool:
-    """Returns whether enough has changed since a text was made from the memories `before`."""
+    """Returns whether a new text is due: enough lines have changed, or the last text is no longer valid. before: ids of
+    the memories from which the last text was made; () if there is none."""
     changed = {line.memory for line in lines} ^ set(before)
     return len(changed) >= UPDATE_AFTER or bool(before and told.written is None)
 
@@ -170,7 +171,8 @@ def _written(
 
 
 def _failure(place: Place, chat: ChatModel, error: ModelError) -> tuple[UUID, UsageMetered]:
-    """Returns the event of a failed call, with the same id for one cause and day."""
+    """Returns the usage event of a failed call. Its id depends on the cause and the day, so that repeated failures are
+    recorded once a day."""
     data = failed_usage(chat, "summary", NAME, error)
     cause = f"failure/{place.tenant}/{place.thread}/{chat.model}/{error.code}/{utc_now():%Y-%m-%d}"
     return uuid5(NAMESPACE, cause), data

@@ -30,7 +30,7 @@ _ALSO = re.compile(
     r"[，,。；;！!\s]*(?:另外|此外|顺便问(?:一下|下)?)[，,：:]?\s*|(?<=[.?!])\s+(?:also|besides|in addition)\b,?\s+",
     re.IGNORECASE,
 )
-# Not before "when": "Where did we meet and when?" is about one event.
+# "and when" does not begin another question: "Where did we meet and when?" is about one event.
 _CUT = re.compile(
     rf"(?<=[?？])[\s\"'”’」』）)]*(?=\S)|,?\s+and\s+(?:also\s+)?(?=(?:{_WH.replace('|when', '')})\b)", re.IGNORECASE
 )
@@ -42,7 +42,7 @@ _REFERS_BACK = re.compile(
 )
 _NAME = re.compile(r"(?<=[a-z] )[A-Z][a-z]+")
 _SURELY_A_MONTH = re.compile(r"\b(?:in|during|early|late|mid)[\s-]+$", re.IGNORECASE)
-# The question follows these words; the text before them was thinking aloud.
+# These words introduce the real question; the text before them is not searched for.
 _MEANT = re.compile(
     r".*(?:(?:真正|其实|实际上?|本来)[^。？！]{0,4}(?:想|问题)[^。？！，：]{0,8}[，：:]|我想问(?:的是|一下)?[，：:]"
     r"|\b(?:what I (?:really|actually|meant|want)|my (?:real|actual) question)\b[^.?!:,]{0,20}[:,])\s*",
@@ -102,7 +102,7 @@ _OF_THE_ASSISTANT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of a question. text: the text to search for. dates: the times that it names."""
+    """One part of a question. text: the text to search for. dates: the dates and times in it."""
 
     text: str
     dates: tuple[Dated, ...] = ()
@@ -113,8 +113,7 @@ class Part:
 
     @property
     def undated(self) -> str:
-        """Returns the text without the times that it names, because "last week" tells when something was said, not its
-        content."""
+        """The text without its dates and times: "last week" says when something was said, not what was said."""
         text, end = self.text, len(self.text)
         for one in sorted(self.dates, key=lambda date: -date.start):
             if one.start + len(one.text) <= end:
@@ -138,8 +137,8 @@ class Question:
 
 
 def read_question(text: str, now: datetime | None = None, zone: tzinfo = UTC, names: Collection[str] = ()) -> Question:
-    """Returns the analysis of a question in English or Chinese. now, zone: when (aware) and in which time zone it was
-    asked; without `now`, dates are not recognised.
+    """Returns the analysis of a question in English or Chinese. now: when it was asked (aware); without it, dates are
+    not recognised. zone: the time zone in which its dates are meant.
 
     names: search terms of the speakers' names; "after April" is not a date if April is a person.
     """

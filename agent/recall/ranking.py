@@ -56,12 +56,12 @@ class Weights:
 
 
 # docs/evaluation.md lists the results in each genre, with and without an assistant, and the effect of each weight.
-# Tried without gain: diversity for every question, length, first person, words of the best as feedback.
+# Tried without gain: diversity for every question, length, first person, words of the best turns as feedback.
 DEFAULT = Weights()
 
 BEST = 2
 DAY_S = 86_400
-SOON, SOON_DAYS = 0.5, 14.0  # share of `time` right after it, and the days until that falls to a third
+SOON, SOON_DAYS = 0.5, 14.0  # share of `time` right after the named time; days until it falls to a third
 ROLES = frozenset(to_terms("user assistant tool program quoted"))  # the speakers of turns without a name
 
 
@@ -297,8 +297,8 @@ def feedback(total: Floats, scope: ScopeIndex) -> Floats:
 
 
 def _of_assistant(query: Query, scope: ScopeIndex, weights: Weights) -> Floats:
-    """Returns the share that each chunk loses, as a negative number, because a long answer of the assistant contains
-    many words."""
+    """Returns the share of its points for words that each chunk loses, as a negative number: a long answer of the
+    assistant contains many words."""
     match query.words_of:
         case "anyone":
             return np.zeros(scope.count, dtype=np.float32)

@@ -116,11 +116,11 @@ async def recall(
 
     topic: only turns with this topic, ignoring case, and no memories, because they have no topics; a blank query then
     searches for the topic. speaker: only turns said by somebody of this name or by this user, and no memories. as_of:
-    only memories that were valid then, and no turns. history: include memories that ended. max_tokens: limit of all
-    texts in the result; memories come first. keyword_only: do not use vectors. kinds, min_importance (0 to 1): only
-    memories of these kinds with at least this current importance, and no turns. k: MEMORY_RECALL_TOP_K by default.
-    for_model: return no memories if the user does not allow them in prompts. An archived thread is restored. Raises
-    BadQuery, NotFound, InvalidToken, InvalidMemory for an unknown kind.
+    only memories that were valid then, and no turns. history: include memories that ended. max_tokens: the most tokens
+    that all texts of the result may have together; memories are added before turns. keyword_only: do not use vectors.
+    kinds, min_importance (0 to 1): only memories of these kinds with at least this current importance, and no turns. k:
+    MEMORY_RECALL_TOP_K by default. for_model: return no memories if the user does not allow them in prompts. An
+    archived thread is restored. Raises BadQuery, NotFound, InvalidToken, InvalidMemory for an unknown kind.
     """
     query = storable(query if query.strip() else topic or "")
     is_filtered = bool(kinds) or min_importance > 0
@@ -155,7 +155,7 @@ async def recall(
                 scope = Scope(tenant, thread, user if thread is None else None, topic, speaker)
                 turns = await _turns(conn, search, scope, query, k, now)
             rebuilt = await degraded_by_rebuild(conn, TURN_READS)
-            if rebuilt is not None:  # a thread that was deleted meanwhile still has chunks
+            if rebuilt is not None:  # chunks of a thread that was deleted meanwhile may remain
                 turns = [turn for turn in turns if await is_there(conn, tenant, turn.thread)]
         return turns, rebuilt
 

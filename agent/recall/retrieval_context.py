@@ -27,7 +27,7 @@ from turnlog.projectors.models.memories.lookup import (
 from turnlog.projectors.models.memories.memory_candidates import MemoryScope
 
 NONE = Preferences()
-EVERYTHING = 100  # most memories in the answer to a question for all of them
+EVERYTHING = 100  # maximum number of memories for a question that asks for all of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,10 @@ async def retrieval_context(
     message_count: int = 0,
     top_k: int = TOP_K,
 ) -> RetrievalContext:
-    """Returns what a model should know about a user for a message. message_count: number of turns in the conversation.
+    """Returns the memories, preferences and entities that a model should know for a user's message. message_count:
+    number of turns in the conversation.
 
-    A user who set enable_memory to False gets the preferences set by hand and nothing else. Raises InvalidToken.
+    If the user has set enable_memory to False, it returns only the preferences set by hand. Raises InvalidToken.
     """
     memories = memory_thread(user)
     by_hand = await preferences_set(conn, tenant, memories)

@@ -39,7 +39,8 @@ PAUSE = timedelta(hours=1)  # the shortest pause between two sessions
 
 @dataclass(frozen=True, slots=True)
 class Postings:
-    """The postings of terms and chunks, as parallel arrays in any order; a term that a chunk repeats is repeated.
+    """An inverted index as parallel arrays of term numbers and chunk numbers, in any order. A term that occurs several
+    times in a chunk has several entries.
 
     numbers: the number of each term; shared by all indexes that grew from one index, so it may contain terms that are
     not in this one.
@@ -65,10 +66,10 @@ class Postings:
 class Chunks:
     """Columns of n chunks: the values of each chunk that the ranking needs.
 
-    lengths: number of terms. asks, details, assistant: 1 for chunks that ask, that contain a detail, that the assistant
-    said. times: Unix time in seconds. speaker: number of the speaker. said, dates, speakers: terms of the text, of the
-    date and of the speaker's name. names: all terms of speakers' names. vectors: (n, dimensions), rows of length 1, or
-    0 where `embedded` is False; None if there are no vectors.
+    lengths: number of terms. asks, details, assistant: 1 for chunks that are questions, that contain a detail, and that
+    the assistant said, respectively. times: Unix time in seconds. speaker: number of the speaker. said, dates,
+    speakers: terms of the text, of the date and of the speaker's name. names: all terms of speakers' names. vectors:
+    (n, dimensions), rows of length 1, or 0 where `embedded` is False; None if there are no vectors.
     """
 
     lengths: Floats
@@ -99,7 +100,7 @@ class Chunks:
     ) -> "Chunks":
         """Returns the chunks of parallel columns, sorted by (thread, seq, piece).
 
-        terms: terms of the texts with repetitions (`Chunk.terms`). roles: None if the assistant has no separate name.
+        terms: terms of the texts with repetitions (`Chunk.terms`). roles: None if `speakers` contains the roles.
         vectors: (n, dimensions), NaN for chunks without a vector. words: the only terms that will be queried; None
         means all. numbers: the term numbers of the index to which the chunks will be added.
         """
@@ -134,8 +135,8 @@ class Chunks:
         return None if self.vectors is None else Space.of(self.vectors[self.embedded])
 
     def joined(self, more: Sequence["Chunks"], order: NDArray[np.intp]) -> "Chunks":
-        """Returns these chunks and `more` in a new order. order: numbers of chunks among all of them, these chunks
-        first; chunks that it does not name are left out."""
+        """Returns these chunks and `more` in a new order. order: numbers of the chunks to keep, counted through these
+        chunks first and then `more`."""
         parts = [self, *more]
         starts = np.cumsum([0, *(len(part.lengths) for part in parts[:-1])])
         place = np.full(sum(len(part.lengths) for part in parts), -1, dtype=np.int32)
@@ -184,7 +185,7 @@ class ScopeIndex(Chunks):
 
     monologue: 1 for chunks of threads in which one person speaks alone. people: 1 for chunks of threads in which no
     assistant speaks. opens: 1 for the first chunk after a pause. thread, session: numbers, in ascending order.
-    distance: distance[d-1][i] is the number of turns between the chunks i and i + d; 0 across threads. statistics:
+    distance: distance[d-1][i] is the number of turns from chunk i to chunk i + d; 0 across threads. statistics:
     those of the complete scope.
     """
 

@@ -54,9 +54,9 @@ class Recall:
     """Finds turns. Without an embedder, or if it fails, the search uses keywords only, and `degraded` has the reason. A
     reranker orders the result; if it fails or is slow, the order stays, and `degraded` says so.
 
-    asker: as in a ChatRequest. question: the analysis of the last query. evidence: the evidence for an answer to its
-    best part; None if it cannot be judged, as for an order or a summary. evidence_of_parts: the evidence for each part,
-    also for an order or a summary.
+    asker: as in a ChatRequest. question: the analysis of the last query. evidence: the evidence for the part of it that
+    is answered best; None if it cannot be judged, as for an order or a summary. evidence_of_parts: the evidence for
+    each part, also for an order or a summary.
     """
 
     def __init__(self, embedder: QueryEmbedder | None, reranker: TurnReranker | None = None) -> None:
@@ -115,8 +115,8 @@ class Recall:
         return self._embedder.model if self._embedder else None
 
     async def _chunks_of(self, conn: Connection, scope: Scope, before_seq: int | None) -> ScopeSample | LoadedScope:
-        """Returns the sample of a large scope, or all chunks of a small scope. A scope with a cached sample is not
-        counted again."""
+        """Returns the sample of a large scope, or all chunks of a small scope. If a sample is cached, the scope is not
+        loaded again to see whether it is small."""
         if scope not in self._samples and (loaded := await self._loaded(conn, scope, before_seq)):
             return loaded
         about = await sample_scope(conn, scope, self._model, self._samples.get(scope))

@@ -15,8 +15,9 @@ MOST = 20
 
 @dataclass(frozen=True, slots=True)
 class UserContext:
-    """A user's preferences, memories, entities and last conversation. memories: those with the highest scores.
-    entities: those mentioned most. active: the conversation that was active last; None if there is none."""
+    """A user's preferences, memories, entities and last conversation. memories: the most recently said ones, highest
+    score first. entities: those mentioned most. active: the conversation that was active last; None if there is
+    none."""
 
     preferences: UserPreferences
     memories: list[MemoryView]
@@ -26,8 +27,7 @@ class UserContext:
 
 
 async def user_context(runtime: Runtime, tenant: str, user: str) -> UserContext:
-    """Returns a user's preferences, memories, entities and last conversation. Raises
-    InvalidToken."""
+    """Returns a user's preferences, memories, entities and last conversation. Raises InvalidToken."""
     place = (runtime, tenant, user)
     active = await list_threads(*place, limit=1)
     return UserContext(

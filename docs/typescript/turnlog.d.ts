@@ -5115,9 +5115,10 @@ export interface components {
         };
         /**
          * Profile
-         * @description A user's profile. text: the lines under their headings, for a prompt; "" when nothing is remembered. tokens: of
-         *     the text. as_of: None is now. left_out: how many memories that held did not fit. written: what a model wrote from
-         *     the lines; None as of a moment, and from when a memory that it says no longer holds until it is written anew.
+         * @description A user's profile. text: the lines under their headings, for a prompt; "" if nothing is remembered. tokens: number
+         *     of tokens in the text. as_of: the time of the profile; None means now. left_out: number of valid memories that did
+         *     not fit. written: a text that a model wrote from the lines; None with `as_of`, or if a memory that it states is no
+         *     longer valid and it was not written again yet.
          */
         Profile: {
             /** User */
@@ -5148,8 +5149,8 @@ export interface components {
         };
         /**
          * ProfileLine
-         * @description One line of a profile. sources: the turns that say it, with the user's words; none for a memory that was written
-         *     by hand. since: when it began to hold.
+         * @description One line of a profile. sources: the turns that say it, with the user's words; empty for a memory that was written
+         *     by hand. since: when it became valid.
          */
         ProfileLine: {
             /** Text */

@@ -13,7 +13,7 @@ INSERT INTO embedding_rounds (ended_at, texts, seconds) VALUES (clock_timestamp(
 _LATELY = """
 SELECT sum(texts) / nullif(sum(seconds), 0) FROM embedding_rounds WHERE ended_at > now() - interval '10 minutes'"""
 
-# Counting reads each row, and health checks call this often.
+# Counting stops here, because it reads each row and health checks count often.
 COUNT_TO = 10_000
 
 

@@ -20,7 +20,8 @@ CHARS_PER_TOKEN = 3  # for estimates; the server reports the real number
 async def fill_cache(
     conn: Connection, embedder: Embedder, batch: Sequence[Pending], budget: Ledger, spent: list[Usage]
 ) -> int:
-    """Embeds the missing texts; returns the dimensions of the model's vectors."""
+    """Embeds the texts that are not in the cache; returns the dimensions of the model's vectors. spent: the usage of
+    each call is appended to it. Raises ModelError, RetryLater."""
     texts = {one.text_hash: one.text for one in batch}
     rows = await conn.execute(
         "SELECT text_hash FROM embedding_cache WHERE model = %s AND text_hash = ANY(%s)",

@@ -1,5 +1,5 @@
 """Implements the embedder: it puts vectors into the content-addressed cache, then appends an event that names their
-chunks, or an event that names their memories together with the events that close duplicates."""
+chunks or memories. For memories, the same append closes duplicates."""
 
 import asyncio
 import logging
@@ -30,8 +30,7 @@ from turnlog.projectors.models.memories.tables import memories
 from turnlog.projectors.models.neighbours import ensure_neighbour_index
 
 logger = logging.getLogger("turnlog.agent")
-# The size of one round: many short texts, or few long ones. New texts wait for the end of a round, and an interruption
-# loses it.
+# The most texts and characters of one round. New texts wait for the end of a round, and an interrupted round is lost.
 BATCH, BATCH_CHARS = 64, 16_000
 STORED_AT_ONCE = 16  # vectors; new turns wait while the projector adds them to the neighbour index
 MEMORIES_BATCH = 128
