@@ -1,7 +1,7 @@
 """Estimates the chance, 0 to 1, that something in the scope answers the question. Pure.
 
 The score of the best turn does not show this chance: a question about something that nobody mentioned, asked in common
-words, gets as high a score as any other. Two features of the words show it; similarity of vectors does not improve them:
+words, gets as high a score as any other. Two features of the words show it, and similarity of vectors adds nothing:
 
 held   the share of the question's informative words (by their rarity in the scope) that the best turn or a turn beside
        it contains: near 0 if nobody ever talked about the subject

@@ -29,14 +29,14 @@ from turnlog.projectors.models.chunks.candidates import (
 from turnlog.projectors.models.chunks.lookup import Key, Scope
 from turnlog.projectors.models.terms import terms as to_terms
 
-# Numbers of candidates for up to ten turns; for more turns, proportionally more. They contain 92 % of the ten best of an
-# exhaustive search, with or without vectors (LoCoMo).
+# Numbers of candidates for up to ten turns; for more turns, proportionally more. They contain 92 % of the ten best of
+# an exhaustive search, with or without vectors (LoCoMo).
 BY_WORDS, BY_VECTOR = 25, 20
 BY_WORDS_ALONE = 40
 RARE_ROWS = 200  # rows of all single rare terms together
 GROUP_ROWS = 50  # rows of a pair of common terms
 COMMON_TERMS = 3  # number of common terms that are looked up in pairs
-STALE = 0.1  # a sample is stale if the size of the scope, or its share of chunks with vectors, changed by more than this
+STALE = 0.1  # a sample is stale after a larger change of the scope's size or of its share of chunks with vectors
 
 
 @dataclass(frozen=True, slots=True)
