@@ -70,14 +70,14 @@ def pytest_configure(config: pytest.Config) -> None:
     """Puts the files of tests and servers in memory if there is room, which halves the time. Tests kill processes but
     not the machine, so files in memory survive like files on disk.
 
-    Each run has a separate folder. In pytest's common folder for all runs of root, the next run would take away the
-    right of the servers' user to reach its files."""
+    Each run has a separate folder. In pytest's common folder for all runs of root, the next run would revoke the
+    access of the servers' user to its files."""
     nightly.FULL = config.getoption("nightly")
     if config.getoption("slow_callbacks"):
         watch = SlowCallbacks()
         watch.watch()
         config.pluginmanager.register(watch)
-    gc.disable()  # off until all tests are collected, because modules and test items are not garbage
+    gc.disable()  # off during collection, because modules and test items are not garbage
     # The duration of an example depends on the machine and not on the code. In CI the examples are the same for the
     # same code, so that random findings do not fail unrelated changes; elsewhere they are different each time.
     hypothesis.settings.register_profile(

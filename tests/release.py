@@ -1,4 +1,4 @@
-"""`make release`: builds what is published into dist/ and tries each part in an empty environment.
+"""`make release`: builds everything that is published into dist/ and tries each part in an empty environment.
 
 The wheel (from the source distribution), the npm package of docs/typescript and the context of compose's image. The
 version is that of turnlog.__version__; docs/CHANGELOG.md begins with it, and no other commit may have its tag.
@@ -26,7 +26,7 @@ from tests.helpers.repository_copy import REPOSITORY, copy_commit
 from turnlog.consumers.servers import start, stop
 
 DIST, TAG = REPOSITORY / "dist", f"v{turnlog.__version__}"
-MOST_MB = 350  # of `pip install turnlog`, compiled modules included
+MOST_MB = 350  # the maximum size of `pip install turnlog`, including compiled modules
 CONVERSATION = REPOSITORY / "agent/operations/sample/advising.jsonl"
 
 
@@ -65,7 +65,7 @@ def tags_of(commit: str) -> list[str]:
 
 
 def build_wheel(sources: Path, folder: Path) -> Path:
-    """Builds the source distribution, and from its files the wheel, which proves that none is missing. Returns it."""
+    """Builds the source distribution, and from it the wheel, which fails if a file is missing. Returns the wheel."""
     build = "from setuptools import build_meta; print(build_meta.build_{}({!r}))"
     run([sys.executable, "-c", build.format("sdist", str(DIST))], sources)
     with tarfile.open(next(DIST.glob("*.tar.gz"))) as archive:
@@ -76,7 +76,7 @@ def build_wheel(sources: Path, folder: Path) -> Path:
 
 
 def pack_npm(sources: Path, folder: Path) -> None:
-    """Builds and packs docs/typescript, and imports the package where nothing else is installed."""
+    """Builds and packs docs/typescript, and imports the package in a folder where nothing else is installed."""
     package = sources / "docs/typescript"
     about = json.loads((package / "package.json").read_text("utf-8"))
     if shutil.which("npm") is None or about.get("private"):
@@ -93,7 +93,7 @@ def pack_npm(sources: Path, folder: Path) -> None:
 
 
 def try_image(sources: Path, folder: Path) -> None:
-    """Packs the files that the Dockerfile copies, and runs its installation among these alone."""
+    """Packs the files that the Dockerfile copies, and runs its installation with only these files."""
     compose = yaml.safe_load((sources / "compose.yaml").read_text("utf-8"))
     dockerfile: str = compose["x-turnlog"]["build"]["dockerfile_inline"]
     copied = [name for line in re.findall(r"^COPY (.+) \S+$", dockerfile, re.MULTILINE) for name in line.split()]
@@ -112,7 +112,7 @@ def try_image(sources: Path, folder: Path) -> None:
 
 
 def try_alone(wheel: Path, folder: Path) -> None:
-    """`pip install turnlog`: is small, says what it lacks, and works on servers of others."""
+    """Checks `pip install turnlog`: it is small, errors name missing extras, and it works with external servers."""
     environment = Environment(folder / "alone")
     environment.pip([str(wheel)])
     size = environment.megabytes()
@@ -136,7 +136,7 @@ def try_alone(wheel: Path, folder: Path) -> None:
 
 
 def try_local(wheel: Path, folder: Path) -> None:
-    """`pip install 'turnlog[local]'`: the demo runs."""
+    """Checks that the demo runs after `pip install 'turnlog[local]'`."""
     environment = Environment(folder / "local")
     environment.pip([f"{wheel}[local]"])
     environment.turnlog("demo")
@@ -144,7 +144,7 @@ def try_local(wheel: Path, folder: Path) -> None:
 
 
 class Environment:
-    """An empty Python environment with a data folder of its own."""
+    """A new Python environment with a separate data folder."""
 
     def __init__(self, folder: Path) -> None:
         venv.create(folder, with_pip=True)
@@ -160,7 +160,7 @@ class Environment:
         run([self.folder / "bin/pip", "install", "--quiet", "--disable-pip-version-check", *arguments], folder)
 
     def turnlog(self, *words: str, code: int | None = 0) -> str:
-        """Returns what the command prints. code: that it has to end with; None is any."""
+        """Runs the command and returns its output. code: the expected exit code; None accepts any."""
         return run([self.folder / "bin/turnlog", *words], self.folder, self.variables, code)
 
     def megabytes(self) -> int:
@@ -172,7 +172,7 @@ class Environment:
 
 @contextlib.contextmanager
 def servers(home: Path) -> Iterator[dict[str, str]]:
-    """Yields the addresses of servers that the tried environment has not started."""
+    """Yields the addresses of servers that are not started by the tested environment."""
     where = asyncio.run(start(home))
     try:
         yield {"NATS_URL": where.nats_url, "DATABASE_URL": where.database_url}

@@ -1,4 +1,4 @@
-"""The interface of /ai-agent: its paths and field names."""
+"""Tests the paths and field names of /ai-agent."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Answers over HTTP: complete, streamed, interrupted and continued, and requested again."""
+"""Tests answers over HTTP: complete, streamed, interrupted and continued, and requested again."""
 
 import asyncio
 import contextlib

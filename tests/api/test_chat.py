@@ -1,4 +1,4 @@
-"""The WebSocket chat: both protocols, access to sockets, and reconnecting."""
+"""Tests the WebSocket chat: both protocols, access to sockets, and reconnecting."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""If the embedding server hangs, questions are answered and memories recalled without it."""
+"""If the embedding server hangs, questions are still answered and memories recalled without vectors."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Memories, recall, entities, preferences and sessions over HTTP."""
+"""Tests memories, recall, entities, preferences and sessions over HTTP."""
 
 from uuid import UUID
 

@@ -1,4 +1,4 @@
-"""The unchanged `openai` client with an agent of the team as its model."""
+"""Tests the unmodified `openai` client with an agent of the team as its model."""
 
 import openai
 import pytest

@@ -1,4 +1,4 @@
-"""The unchanged `openai` client with turnlog's base URL and key: chat completions with a memory."""
+"""Tests chat completions with memory by the unmodified `openai` client with turnlog's base URL and key."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""The unchanged `openai` client with turnlog's base URL and key: responses and conversations."""
+"""Tests responses and conversations by the unmodified `openai` client with turnlog's base URL and key."""
 
 import json
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""The unchanged `openai` client: stored responses, compaction, embeddings of tokens, and refusals in OpenAI's form."""
+"""Tests stored responses, compaction, embeddings of tokens and OpenAI's error format by the `openai` client."""
 
 from typing import Any
 

@@ -163,8 +163,8 @@ class Fleet:
         }
 
     async def _restart_those_who_left(self) -> None:
-        """Restarts workers that have ended by themselves and records this, because unavailable servers are no reason to
-        end."""
+        """Restarts workers that have ended by themselves and records this, because a worker must not end when its
+        servers are unavailable."""
         while True:
             await asyncio.sleep(0.5)
             for name, process in list(self._workers.items()):

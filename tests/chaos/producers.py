@@ -15,8 +15,8 @@ Gate = Callable[[], Awaitable[object]]
 
 
 async def produce(log: Log, workload: Workload, ledger: Ledger, gate: Gate) -> None:
-    """Sends all operations. gate: closed while the read models are too far behind, as for a producer that reads
-    them."""
+    """Sends all operations of all lanes. gate: each operation waits for it; it is closed while read models lag too far
+    behind."""
     async with asyncio.TaskGroup() as group:
         for lane in workload.lanes:
             group.create_task(_lane(log, lane, ledger, gate))

@@ -10,7 +10,7 @@ from turnlog.agent.recall.scope import ScopeIndex
 
 from .locomo import Array, Conversation
 
-MULTI_HOP, COUNTS = 1, 3.0  # the weight of multi-hop questions, which are only a seventh of all but the hardest
+MULTI_HOP, COUNTS = 1, 3.0  # category and weight of multi-hop questions: the hardest, but only a seventh
 RIDGE = 0.01
 STEPS, ENOUGH = 20, 1e-4
 

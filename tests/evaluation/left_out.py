@@ -1,7 +1,7 @@
 """Fits the weights that depend on the genre, without vectors, and tests them on data that was left out.
 
-It is a coordinate search over a coarse grid, from values that one would assume without data. A weight leaves its start
-only if that gains at least EARNS, because smaller gains are chance: what they gain in one genre is lost in another. The
+It is a coordinate search over a coarse grid, from values that one would assume without data. A weight is changed only
+if the score gains at least EARNS, because smaller gains are chance: a gain in one genre is a loss in another. The
 search runs once without an entire genre; for properties that only this genre has (long answers of an assistant occur
 only in BEAM) the assumption is kept. It also runs without every second conversation of each genre and is tested on
 these.

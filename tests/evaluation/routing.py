@@ -31,8 +31,8 @@ class Labelled:
 @dataclass(frozen=True, slots=True)
 class Accuracy:
     """Counts of questions. direct: sent to an agent without a model. right: sent to the labelled agent. of_specialists:
-    questions that a specialist should answer. first: questions whose best rule is the labelled one, even below the
-    threshold, or that no rule matches and the entry agent should answer."""
+    questions that a specialist should answer. first: questions whose best rule names the labelled agent, even below the
+    threshold, and questions for the entry agent that no rule matches."""
 
     questions: int
     direct: int

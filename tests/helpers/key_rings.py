@@ -27,8 +27,8 @@ KEK = "dHVybmxvZyB0dXJubG9nIHR1cm5sb2cgdHVybmxvZyE="
 
 @dataclass(slots=True)
 class KeysAtHand:
-    """A keyring whose keys follow from tenant and user. destroyed: True if all keys are destroyed. away: True if the
-    table of keys cannot be reached."""
+    """A keyring whose keys are derived from tenant and user. destroyed: True if all keys are destroyed. away: True if
+    the table of keys cannot be reached."""
 
     destroyed: bool = False
     away: bool = False

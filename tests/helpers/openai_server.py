@@ -154,7 +154,7 @@ class OpenAIServer:
             assert self.arrived.wait_for(lambda: len(self.requests) >= number, timeout)
 
     def wait_until_left(self, number: int = 1, timeout: float = 180.0) -> None:
-        """Blocks until so many clients have closed their connection before the end of an answer."""
+        """Blocks until this many clients have closed their connection before the end of an answer."""
         with self.arrived:
             assert self.arrived.wait_for(lambda: self.left >= number, timeout)
 

@@ -117,7 +117,7 @@ async def end_deduplication_window(log: Log) -> None:
     async def forgotten() -> bool:
         return not (await log.append(probe)).duplicate
 
-    for window_s in (0.1, 0.2) * 5:  # the server has once continued with the former window for a minute
+    for window_s in (0.1, 0.2) * 5:  # the server once kept the old window for a minute
         config.duplicate_window = window_s
         await js.update_stream(config)
         await log.append(probe)

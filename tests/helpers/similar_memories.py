@@ -29,7 +29,7 @@ from turnlog.projectors.models.memories.lookup import StoredMemory, memories_by_
 ANN = Place("default", "ann")
 MODEL = "unit-vectors"  # for this model the cosine is the similarity
 NOW = now()
-# after these times a fact of importance 0.8 has 0.5 and 0.25 left
+# since these times, the importance of a fact has decayed from 0.8 to 0.5 and to 0.25
 LONG_AGO, FAINT = NOW - timedelta(days=30), NOW - timedelta(days=55)
 
 

@@ -27,7 +27,7 @@ _TASKS = {"You keep": "summary", "Shorten": "compress", "List what": "topics"}
 
 class MemoryServer(OpenAIServer):
     """Answers each task of the reactors with a set answer, and other requests as OpenAIServer does. said: the answer
-    for each task. first: answers for the next requests of a task, which come before it.
+    for each task. first: answers for the next requests of a task; used before `said`.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -126,7 +126,7 @@ class Play(Protocol):
 
 
 def player(nats_url: str, database_url: str, usual: Sequence[str], **given: Any) -> Play:
-    # A test's model is on this machine, and a test itself decides when background calls wait for answers.
+    # "never": by default, background calls to a model on the same machine wait for answers. Tests of this override it.
     usually = {"kek": SecretStr(KEK), "answers_first": "never"}
 
     def play(*roles: str, **more: Any) -> AbstractAsyncContextManager[Stage]:

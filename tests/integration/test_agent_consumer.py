@@ -1,4 +1,4 @@
-"""The agent consumer over the OpenAI wire: streams, tools, receipts, refusals, order."""
+"""Tests the agent consumer with a local server of the OpenAI API: streams, tools, receipts, refusals and order."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""SQL and Parquet for analysts: a tenant's own rows, read only, and no words that nobody asked for."""
+"""Analysts read a tenant's own rows by SQL and Parquet, without texts unless they request them."""
 
 import json
 from collections.abc import AsyncIterator

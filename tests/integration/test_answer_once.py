@@ -52,7 +52,7 @@ def settings(model: OpenAIServer, nats_url: str, database_url: str, tmp_path: Pa
 
 @asynccontextmanager
 async def agent_here(settings: dict[str, str]) -> AsyncIterator[None]:
-    """Plays the role in this process, for tests that kill nothing."""
+    """Runs the agent in this process, for tests that do not kill it."""
     async with opened(Settings.model_validate(settings)) as runtime, playing(runtime, ["agent"]):
         yield
 

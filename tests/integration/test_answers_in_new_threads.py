@@ -1,5 +1,7 @@
-"""A new conversation's answer gets the best turns of the user's other conversations: attributed, on the receipt, in
-time travel, and no longer once their conversation is deleted."""
+"""The context of an answer in a new conversation contains the best turns of the user's other conversations.
+
+The turns are attributed, named on the receipt and shown by time travel. Turns of deleted conversations are not used.
+"""
 
 import json
 from collections.abc import Iterator

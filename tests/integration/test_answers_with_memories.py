@@ -1,4 +1,4 @@
-"""Long-term memories in answers: in the request, on the receipt, in time travel, and counted as read."""
+"""Long-term memories are part of a request, named on the receipt, shown by time travel, and counted as read."""
 
 import json
 from collections.abc import Iterator

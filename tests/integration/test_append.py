@@ -1,4 +1,4 @@
-"""Appending to a real JetStream: every event is stored once, in order, whatever happens on the way."""
+"""Events that are appended to a real JetStream are stored once and in order, even after failures."""
 
 import asyncio
 

@@ -63,7 +63,7 @@ async def test_a_runner_catches_up_from_a_large_batch_on_until_it_is_quiet(
 
 @dataclass
 class Projectors:
-    """Replaces a runner for background work. asked: how often it was asked; at most `most` answers are True."""
+    """Replaces a runner. asked: the number of reads of `catching_up`, of which the first `most` return True."""
 
     most: float = math.inf
     asked: int = 0
@@ -101,7 +101,7 @@ async def test_background_work_waits_no_longer_than_it_may_and_not_after_a_stop(
 
 
 async def test_tenants_of_an_inbox_take_turns() -> None:
-    """This is independent of the number of waiting conversations; within a tenant the oldest comes first."""
+    """A tenant with more waiting conversations gets no more turns. Within a tenant the oldest message comes first."""
     stop, served = asyncio.Event(), list[tuple[str, str]]()
 
     async def work(deliveries: list[Delivery]) -> None:
@@ -120,7 +120,7 @@ async def test_tenants_of_an_inbox_take_turns() -> None:
 async def test_an_inbox_that_reads_no_bodies_gets_none_and_an_older_consumer_is_updated(
     log: Log, nats_url: str, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fetch of large turns is only a few kilobytes; a consumer with bodies holds few messages."""
+    """Checks the received bytes of a large turn. A consumer with bodies may hold only a few unacknowledged messages."""
     js, got, put = log.nc.jetstream(), dict[str, int](), DurableConsumer.put
 
     def measured(self: DurableConsumer, message: NatsMessage) -> None:

@@ -1,4 +1,4 @@
-"""`import turnlog`: every method against real servers; reads have the caller's own writes."""
+"""Tests every method of `import turnlog` on real servers. Reads include the caller's own writes."""
 
 import ast
 import asyncio

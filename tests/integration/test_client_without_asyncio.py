@@ -1,4 +1,4 @@
-"""`import turnlog` without asyncio: the same methods, over one bridge."""
+"""Programs without asyncio call the same methods of `import turnlog`, through one bridge."""
 
 import asyncio
 import signal

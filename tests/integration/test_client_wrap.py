@@ -1,4 +1,4 @@
-"""`turnlog.wrap`: the real OpenAI clients with a thread behind them, streamed or not."""
+"""Tests `turnlog.wrap` with the real OpenAI clients, streamed or not: a thread stores their conversation."""
 
 import asyncio
 import threading
@@ -102,7 +102,7 @@ async def test_a_wrapped_client_works_on_the_memory_of_a_server(serve: Serve, mo
 async def test_a_caller_that_sends_its_whole_history_has_it_stored_once(
     given: dict[str, Any], model: OpenAIServer
 ) -> None:
-    """Also after a failed call, without the beginning of the history, and with NUL in it."""
+    """This also holds after a failed call, without the beginning of the history, and with NUL in the history."""
     async with turnlog.open(**given) as memory:
         original = openai.AsyncOpenAI(base_url=model.url, api_key=model.key, max_retries=0)
         client = turnlog.wrap(original, memory=memory, thread="t")

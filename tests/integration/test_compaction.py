@@ -1,4 +1,4 @@
-"""Memories that say the same are merged by events that can be undone."""
+"""Memories with the same meaning are merged by events that can be undone."""
 
 import hashlib
 from collections.abc import AsyncIterator, Mapping

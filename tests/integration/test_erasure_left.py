@@ -155,7 +155,7 @@ async def test_a_session_that_goes_while_the_bucket_is_searched_hides_no_other(
 
 
 async def test_what_models_derived_of_a_shared_thread_goes_and_receipts_without_it_stay(room: Stage) -> None:
-    """This applies to every user that the event names, although it names only the newest speaker."""
+    """The events are deleted although they name bob, the newest speaker, and ann is erased."""
     await room.runtime.log.append_many([turn("Hello from Bob.", user="bob"), user_turn(BAKERY)])
     derived: list[EventData] = [
         SummaryWritten(summary=f"They said: {BAKERY}", message_count=2, covered_seq=2, derivation=derivation(1, 2)),

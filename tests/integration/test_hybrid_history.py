@@ -193,7 +193,7 @@ class TestWithWords:
         assert relevant_seqs(found) == [3, 4, 5, 6]
         assert await relevant_episodes(db, Recall(None), T, "director", 0) == []
         older = await relevant_episodes(db, Recall(None), T, "director", 5, before_seq=5)
-        assert [one.seqs for one in older] == [(3, 4), (1, 2)]  # the second because of the words next to it
+        assert [one.seqs for one in older] == [(3, 4), (1, 2)]  # the second is found by the words of its neighbour
 
     async def test_a_sentence_said_before_and_in_the_window_is_recalled_from_before_it_alone(
         self, log: Log, db: Connection, settled: Settled

@@ -31,8 +31,8 @@ LISTENS = (
     "(query LIKE '%DISTINCT tenant, user_id FROM user_keys%' OR query = 'SELECT 1') "
     "AND datname = current_database() AND pid <> pg_backend_pid()"
 )
-# A key's bytes are deleted only when nobody holds this lock: the trigger fires when a key is destroyed, not when it is
-# retired before.
+# Holding this advisory lock delays the deletion of a key's bytes. The trigger does not delay the retirement of the key,
+# which comes first.
 HELD_BACK = b"""
 CREATE FUNCTION held_back() RETURNS trigger LANGUAGE plpgsql AS
 'BEGIN PERFORM pg_advisory_xact_lock(1); RETURN new; END';

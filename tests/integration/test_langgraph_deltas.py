@@ -1,4 +1,4 @@
-"""Messages of a DeltaChannel are in tasks' writes, in every form that LangChain makes messages of, and in snapshots."""
+"""Tests messages of a DeltaChannel in tasks' writes and in snapshots, in every form that LangChain accepts."""
 
 import operator
 from collections.abc import AsyncIterator, Callable

@@ -1,4 +1,4 @@
-"""TurnlogStore on the log: processes, tenants, restarts, limits, synchronous calls and graphs."""
+"""Tests TurnlogStore on the log: processes, tenants, restarts, limits, synchronous calls and graphs."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""TurnlogStore's search by meaning, with LangGraph's index configurations and turnlog's own embedder."""
+"""Tests TurnlogStore's search by meaning, with LangGraph's index configurations and turnlog's own embedder."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Threads under TurnlogSaver over time: several savers, copies, deletion, pruning, cost, rebuilds."""
+"""Tests threads of TurnlogSaver over time: several savers, copies, deletion, pruning, cost and rebuilds."""
 
 from collections.abc import AsyncIterator
 from typing import Any

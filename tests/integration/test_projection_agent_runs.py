@@ -1,4 +1,4 @@
-"""agent_runs: runs of agents and their steps."""
+"""The read model `agent_runs` has a row for each run of an agent, with its steps."""
 
 from uuid import UUID
 

@@ -1,5 +1,7 @@
-"""checkpoints: LangGraph's state in rows that refer to turns and lists, and the rows that are dropped with a
-checkpoint."""
+"""The read model `checkpoints` stores LangGraph's state in rows that refer to turns and lists.
+
+Also tests which rows are dropped with a checkpoint.
+"""
 
 from base64 import b64encode
 from typing import Any

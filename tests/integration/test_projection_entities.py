@@ -1,4 +1,4 @@
-"""entities: one row per type and name; job_runs: one row per job and due time."""
+"""The read model `entities` has a row per type and name, and `job_runs` a row per job and due time."""
 
 from datetime import timedelta
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""memories: the memories of a user with their validity and sources."""
+"""The read model `memories` has the memories of users with their validity and sources."""
 
 from datetime import datetime, timedelta
 from typing import Any

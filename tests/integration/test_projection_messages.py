@@ -1,4 +1,4 @@
-"""messages: the full transcript in the order of the log."""
+"""The read model `messages` has the full transcript in the order of the log."""
 
 import json
 from uuid import UUID

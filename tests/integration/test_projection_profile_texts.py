@@ -1,4 +1,4 @@
-"""profile_texts: the newest text about each user."""
+"""The read model `profile_texts` has the newest text about each user."""
 
 from uuid import UUID
 

@@ -1,4 +1,4 @@
-"""sessions: rows that equal a fold of the log, read in one query with the turns of the current segment."""
+"""The rows of `sessions` equal a fold of the log, and one query reads a row with the turns of its current segment."""
 
 from collections.abc import Sequence
 from dataclasses import replace

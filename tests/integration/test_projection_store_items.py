@@ -1,4 +1,4 @@
-"""The items of LangGraph's store and their vectors, which come from the embedding cache."""
+"""The read model `store_items` has the items of LangGraph's store, with vectors from the embedding cache."""
 
 import hashlib
 from typing import Any

@@ -1,4 +1,4 @@
-"""conversation_summaries: one rolling summary a thread."""
+"""The read model `conversation_summaries` has one rolling summary per thread."""
 
 from helpers.projection_spec import Spec, seq
 from helpers.sample_events import DERIVED, MAY_8, event

@@ -1,4 +1,4 @@
-"""thread_activity: one row a thread."""
+"""The read model `thread_activity` has one row per thread."""
 
 from datetime import timedelta
 

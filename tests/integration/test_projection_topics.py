@@ -1,4 +1,4 @@
-"""memory_topics: topics of a thread with added mentions."""
+"""The read model `memory_topics` has the topics of each thread with the sum of their mentions."""
 
 from datetime import timedelta
 

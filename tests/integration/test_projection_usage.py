@@ -1,4 +1,4 @@
-"""usage: sums by tenant, day, user, agent, purpose, provider and model."""
+"""The read model `usage` has sums by tenant, day, user, agent, purpose, provider and model."""
 
 from datetime import date
 from typing import Any

@@ -1,4 +1,4 @@
-"""memory_vectors: chunks of every turn with topics and vectors, and episodes."""
+"""The read model `memory_vectors` has the chunks of every turn with topics and vectors, and episodes."""
 
 from helpers.projection_spec import Spec, seq, stored
 from helpers.sample_events import BLOCKS, derivation, event, turn

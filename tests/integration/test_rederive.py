@@ -1,5 +1,7 @@
-"""Recorded history is rederived with other rules, prompts or models into a shadow, compared, and promoted or
-dropped."""
+"""Memories are derived again with other rules, prompts or models into a trial derivation.
+
+It is compared with the current memories, and then promoted or dropped.
+"""
 
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime

@@ -107,7 +107,7 @@ async def runtime(nats_url: str, database_url: str, tmp_path: Path) -> AsyncIter
 
 
 async def fill_every_table(runtime: Runtime) -> None:
-    """Adds a row of each of both tenants to every table."""
+    """Adds a row of both tenants to every table."""
     await execute(runtime.database_url, f"INSERT INTO turnlog.embedding_cache VALUES {CACHED}")
     for n, tenant in enumerate(TENANTS):
         for one in everything_of(tenant):

@@ -1,4 +1,4 @@
-"""Short-term memory as callers use it: its operations and the typical flow, on real servers."""
+"""Tests the operations of short-term memory and a typical sequence of them, on real servers."""
 
 import asyncio
 import os

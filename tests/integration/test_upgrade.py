@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 async def projected(log: Log, running_projectors: Runner, settled: Settled) -> None:
-    """Appends ten turns of thread t, which a process projects that has ended since."""
+    """Appends ten turns of thread t and projects them by a runner that then stops."""
     await log.append_many([turn(f"corgi number {n}", "user" if n % 2 else "assistant", user="ann") for n in range(10)])
     await settled()
     running_projectors.stop()

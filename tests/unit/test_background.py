@@ -1,4 +1,4 @@
-"""The process of a background `turnlog up` is found, and it is known when none runs."""
+"""Finds the process of a `turnlog up` in the background, and detects that none is running."""
 
 import subprocess
 import sys

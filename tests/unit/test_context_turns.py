@@ -1,4 +1,4 @@
-"""Tool calls and their results stay together for every log."""
+"""Tool calls and their results stay together, in whatever order the log contains them."""
 
 from helpers.context_messages import assistant, roles, text, thinking, tool, tool_result, tool_use, user
 from helpers.openai_validation import validate_openai_messages

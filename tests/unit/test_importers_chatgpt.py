@@ -1,4 +1,4 @@
-"""ChatGPT's export: the tree, the content types, the zip."""
+"""Tests imports of ChatGPT's export: the tree of messages, the content types, the zip file."""
 
 import json
 import zipfile

@@ -1,4 +1,4 @@
-"""Claude's export: blocks, files, branches, the zip."""
+"""Tests imports of Claude's export: blocks, files, branches, the zip file."""
 
 import json
 import zipfile

@@ -1,4 +1,4 @@
-"""OpenAI's and Anthropic's messages."""
+"""Tests imports of messages in the formats of OpenAI and Anthropic."""
 
 import json
 from datetime import timedelta

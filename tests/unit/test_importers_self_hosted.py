@@ -1,4 +1,4 @@
-"""Exports of Open WebUI and LibreChat."""
+"""Tests imports of the exports of Open WebUI and LibreChat."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Answers take priority over background work on a model server; no test waits real seconds for a limit."""
+"""Answers take priority over background work on a model server; no test waits for real time limits."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator

@@ -1,4 +1,4 @@
-"""Failures of a chat server, made by a real local server. No test waits real seconds."""
+"""Tests failures of a chat server with a real local server. No test waits for real seconds."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Tests operations of OpenAPI documents and the schemas that models get for them."""
+"""Tests how operations of OpenAPI documents become tools, and the schemas of these tools."""
 
 from typing import Any
 

@@ -13,7 +13,7 @@ from turnlog.consumers.sync_bridge import LoopClosed, WrongThread, in_own_loop, 
 
 
 class Counter:
-    """A minimal owner."""
+    """A minimal class whose methods are bridged."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
