@@ -76,8 +76,8 @@ class QuestionStored:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The answer as recorded on the log. finish_reason: why the model ended, such as `length`, if the stream said so.
-    suggestions: next questions, if a team answered."""
+    """The answer as recorded on the log. finish_reason: why the model ended, such as `length`; None if no message with
+    the reason arrived. suggestions: next questions, if a team answered."""
 
     thread: str
     question_id: UUID
@@ -90,7 +90,7 @@ class Answered:
 
     @property
     def is_offline(self) -> bool:
-        """Returns whether the answer consists of quotes, without a language model."""
+        """True if the answer only quotes earlier turns, because no language model is configured."""
         return self.model == OFFLINE_MODEL
 
     def note(self, locale: Locale) -> str | None:
@@ -167,7 +167,7 @@ async def follow(runtime: Runtime, tenant: str, thread: str, seq: int) -> AsyncG
 
 
 async def question_at(runtime: Runtime, tenant: str, thread: str, seq: int) -> Event:
-    """Returns the request for an answer. Raises NotFound."""
+    """Returns the request for an answer at a sequence of the log. Raises NotFound if it is not there."""
     try:
         request = recorded(await runtime.log.stored(seq)).event
     except InvalidEvent as error:
@@ -271,8 +271,8 @@ async def _run_on_log(runtime: Runtime, request: Event, seq: int, answer: str) -
 
 
 def _missing(shown: str, answer: str) -> list[AnswerPiece]:
-    """Returns the part of the answer that was not shown yet. If the shown text is not its beginning, the answer starts
-    again.
+    """Returns the pieces that complete the shown text: the rest of the answer, or a restart with the whole answer if
+    the shown text is not its beginning.
     """
     if answer.strip() == shown.strip():
         return []

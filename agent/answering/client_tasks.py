@@ -24,7 +24,7 @@ class TaskPrompt:
     has: Sequence[str]
 
     def matches(self, text: str) -> bool:
-        """Returns whether the text, with single spaces, is this prompt."""
+        """Returns whether a text is this prompt. In the text, all white space must be single spaces."""
         if not text.startswith(self.begins):
             return False
         end = len(self.begins)

@@ -71,9 +71,9 @@ class CompletionRequest:
 
     thread: the client's name for the thread. history: see place_of. behind: id of the answer, an event of `thread`,
     that the new messages follow. memory: "read" stores nothing, "off" uses the model alone. is_task: the messages are a
-    self-contained prompt of the client itself; nothing is added unless it follows an earlier answer. chat: the fields
-    of the model request besides the messages. id: the id of the answer; a failed request that is sent again with the
-    same id stores its messages once. knows_prompts: messages written by the client's program do not count as the
+    self-contained prompt of the client program; no context is added unless they follow an earlier answer. chat: the
+    fields of the model request besides the messages. id: the id of the answer; a failed request that is sent again with
+    the same id stores its messages once. knows_prompts: messages written by the client program do not count as the
     user's.
     """
 
@@ -210,7 +210,8 @@ async def _recorded(runtime: Runtime, tenant: str, answer: UUID, thread: str) ->
 async def _in_turn(
     runtime: Runtime, person: Person, wanted: CompletionRequest, thread: str, ends_at: float
 ) -> AsyncIterator[RequestPlace]:
-    """Yields the place of the request after the earlier answers; if it continues on a fork, yields it at once."""
+    """Yields the request's place in the thread once the earlier answers are made, or at once if the request continues
+    on a fork."""
 
     async def fork() -> RequestPlace | None:
         place = await _place(runtime, person, wanted)

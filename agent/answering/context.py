@@ -31,7 +31,7 @@ READS = (*READS_OF_CONTEXTS, "archives")
 READS_OF_MEMORIES = ("memories", "entities")
 
 
-@with_config(extra="ignore")  # of newer and older servers
+@with_config(extra="ignore")  # fields of newer and older servers
 @dataclass(frozen=True, slots=True)
 class SignedBasis(AnswerBasis):
     """The basis of a receipt in the form that a client gets and sends back. signature: the server's, which reveals

@@ -1,4 +1,4 @@
-"""Texts to show instead of a failed answer, by kind of error, in Chinese and English."""
+"""Chooses the message to show instead of a failed answer, by kind of error, in Chinese or English."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -279,7 +279,7 @@ _ENDED: dict[str, dict[Locale, str]] = {
 
 
 def category_of(code: str) -> Category:
-    """Returns the category of an error code that prevented an answer."""
+    """Returns the category of an error code; "unknown" if the code has none."""
     return CATEGORIES.get(code, "unknown")
 
 
@@ -314,5 +314,5 @@ def ended_early(finish_reason: str | None, locale: Locale) -> str | None:
 
 
 def locale_of(languages: str | None) -> Locale:
-    """Returns the preferred supported language of the header Accept-Language."""
+    """Returns "zh" if the header Accept-Language begins with Chinese, otherwise "en"."""
     return "zh" if (languages or "").strip().lower().startswith("zh") else "en"

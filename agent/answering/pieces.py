@@ -1,6 +1,6 @@
-"""The pieces of an answer in progress; each interface maps them to its own events.
+"""Defines the pieces of an answer in progress; each interface converts them to its own events.
 
-A process that only asks gets them as core NATS messages; each message is a ProgressStep as JSON.
+A process that asks but does not answer receives them as core NATS messages; each message is a ProgressStep as JSON.
 """
 
 import json
@@ -27,8 +27,8 @@ from turnlog.events.contracts import (
 @dataclass(frozen=True, slots=True)
 class Seen:
     """The context that the model gets with the question. tiers: a dict {"tier", "tokens", "limit", "turns"} for each
-    tier. memories: ids of long-term memories. dropped: number of turns that are left out. degraded: which rows are
-    incomplete during a rebuild."""
+    tier. memories: ids of long-term memories. dropped: number of turns that are left out. degraded: why the context may
+    be incomplete; None if nothing is missing."""
 
     tiers: list[dict[str, Any]]
     memories: list[str]
@@ -45,7 +45,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class ToolUsed:
-    """The agent runs a tool. arguments: JSON, as the model wrote them. writes: the tool changes what is stored."""
+    """The agent runs a tool. arguments: JSON, as the model wrote them. writes: True if the tool changes stored data."""
 
     id: str
     name: str
@@ -94,8 +94,8 @@ class PhaseChanged:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """An agent has made a plan. thought: the model's text beside its calls; after: by a call's id, the ids of the calls
-    that it waits for. A plan that is an answer is followed by its text."""
+    """An agent has made a plan. thought: the model's text beside its calls. after: {call id: ids of the calls that it
+    waits for}. If the plan is already the answer, its text follows."""
 
     agent: str
     thought: str
@@ -177,7 +177,7 @@ class Progress:
     "id", "name", "latency_ms", "is_error", and the tool's result as "text"; error: "code", "retry_after_s"; end:
     "finish_reason".
 
-    said: the text of the current round, which is the end of a cancelled answer.
+    said: the text of the current round; if the answer is cancelled, it is recorded as the last turn.
     """
 
     nc: Client
@@ -249,8 +249,8 @@ def piece_of(step: ProgressStep) -> Shown | None:
 
 
 def piece_of_event(data: EventData, answer: str) -> Shown | None:
-    """Returns the piece that a recorded step of a run shows. answer: the run's answer. None for a run that has
-    failed."""
+    """Returns the piece that shows a recorded event of a run. answer: the run's answer. None for a failed run, a plan
+    from rules, and other events."""
     match data:
         case RunPlanned(model="rules"):
             return None  # a fixed answer without a plan

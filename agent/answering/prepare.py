@@ -49,9 +49,9 @@ class ContextRequest:
     shown last. as_of_seq: the last event to show, which the read models have applied; None shows all, with `query`.
     turn_id: id of the turn that is answered; a query gets a new one. asked_seq: sequence of the question's turn if it
     is on the log. user: the user whose memories are added. window: the model's window in tokens; None means that of the
-    settings. tokens: instead of window, the limit for all messages. relevant: number of older episodes that may come
-    first if not everything fits. answer_tokens: maximum number of tokens in the answer; 0 if unknown. turns, places,
-    notes: see thread_context.
+    settings. tokens: instead of window, the limit for all messages. relevant: number of older episodes to prefer if not
+    everything fits. answer_tokens: maximum number of tokens in the answer; 0 if unknown. turns, places, notes: see
+    thread_context.
     """
 
     tenant: str
@@ -77,11 +77,12 @@ class ContextRequest:
 
 @dataclass(frozen=True, slots=True)
 class AnswerBasis:
-    """The context and settings of an answer. Its receipt records them.
+    """The context and settings of an answer, which its receipt records.
 
-    question: the query, if it was not on the log when the context was built; `context` then contains the placeholder
-    question_seq, and turn_id is the id that its turn will have. Otherwise turn_id is the id of the turn that is
-    answered. notes: the text of the memory block, kept if the context is not simply the thread as of a sequence.
+    turn_id: id of the turn that is answered. question: text of that turn if it was not on the log yet when the context
+    was built, otherwise None. question_seq: a placeholder in `context` for the sequence that this turn will get. notes:
+    texts of the caller's notes and of the memories; None if the context can be rebuilt from the thread as of its
+    sequence.
     """
 
     tenant: str
@@ -108,7 +109,7 @@ class Prepared:
 
     @property
     def seen(self) -> Seen:
-        """Returns the piece that shows the asker the model's context."""
+        """Returns the piece that shows the model's context to the person who asks."""
         context = self.context
         tiers = [
             {"tier": tier.tier, "tokens": tier.tokens, "limit": tier.limit, "turns": len(tier.items)}
@@ -126,7 +127,8 @@ async def context_connection(runtime: Runtime) -> AsyncIterator[Connection]:
 
 
 async def prepare(runtime: Runtime, conn: Connection, request: ContextRequest) -> Prepared:
-    """Builds the context. The read models must have applied its events, and `conn` must come from context_connection().
+    """Builds the context. The read models must have applied the thread's events, and `conn` must come from
+    context_connection().
 
     Raises NotFound if the thread has no messages or has not reached as_of_seq, WindowTooSmall.
     """
@@ -210,8 +212,8 @@ async def _memory_block(runtime: Runtime, request: ContextRequest, thread: Overv
 
 @dataclass(slots=True)
 class _OlderTurns:
-    """Finds the turns that are relevant to the question, best first. degraded: after a search, why it was made without
-    vectors."""
+    """Finds the turns that are relevant to the question, best first. degraded: why the search was made without vectors;
+    None before a search, or if it used them."""
 
     runtime: Runtime
     conn: Connection

@@ -47,7 +47,7 @@ UNSURE = "probably none of these answers it; if so, say that you do not know it"
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """The result of a call of recall_memory. text: sent to the model. chunks: ids of chunks for the receipt. memories:
+    """The result of a tool call. text: sent to the model. chunks: ids of recalled chunks, for the receipt. memories:
     ids of memories in the text, which count as read.
 
     is_error: the call was invalid, and the text says how to correct it.

@@ -108,8 +108,8 @@ async def record(
     log yet is appended first, as the user's turn.
 
     expected: the thread's version. is_repeatable: another attempt may have recorded this answer in other words; if so,
-    nothing is appended and the result is []. Raises NotFound if the conversation was deleted after the context was
-    built, WrongExpectedVersion, EventTooLarge, LogFull, LogUnavailable.
+    nothing is appended. With is_repeatable, the result is always []. Raises NotFound if the conversation was deleted
+    after the context was built, WrongExpectedVersion, EventTooLarge, LogFull, LogUnavailable.
     """
     author, basis = answer.author, answer.basis
     if await _is_removed(runtime.log, basis):

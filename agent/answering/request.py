@@ -12,7 +12,7 @@ from turnlog.events.log import Log
 from turnlog.events.texts import storable
 
 SOURCE = "turnlog/chat"
-FAILURE = "failure-1"  # the id part of the event that records a failed answer
+FAILURE = "failure-1"  # the part in the id of the event that records a failed answer
 AGENT = "agent"  # the name of the consumer that answers, used in its dead letters
 
 
@@ -53,7 +53,8 @@ def question_events(question: Question, turn_id: UUID | None = None) -> Question
 
 
 async def ask(log: Log, asked: QuestionEvents, expected: int | None = None) -> int:
-    """Appends both; returns the request's sequence. expected: the thread's version. Raises WrongExpectedVersion."""
+    """Appends turn and request; returns the request's sequence. expected: the thread's version. Raises
+    WrongExpectedVersion."""
     return (await log.append_many([asked.turn, asked.request], expected))[-1].seq
 
 

@@ -20,8 +20,8 @@ MAX_ROUNDS = 4
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """The next call of the model. known: its answer if already known, instead of a call. whole: request the answer at
-    once, not as a stream. phase: shown before the call."""
+    """The next call of the model. known: the answer if it is already known; then the model is not called. whole:
+    request the complete answer, not a stream. phase: shown before the call."""
 
     request: ChatRequest
     known: Completion | None = None
@@ -156,7 +156,7 @@ def round_messages(text: str, made: Sequence[tuple[ToolCall, ToolResult]]) -> li
 
 
 def check_not_empty(completion: Completion) -> None:
-    """Raises EmptyAnswer, ModelModerated for an answer without text and calls."""
+    """Raises EmptyAnswer for an answer without text and tool calls, ModelModerated if a content filter withheld it."""
     if completion.text.strip() or completion.tool_calls:
         return
     if completion.finish_reason == "content_filter":

@@ -48,7 +48,7 @@ class Transcripts:
         self._threads.clear()
 
     async def state(self, conn: Connection, tenant: str, thread: str, now: Overview) -> list[Message]:
-        """Returns the turns of the thread's state, oldest first, as a new list."""
+        """Returns the turns of a thread that are not pruned, oldest first, as a new list. now: its overview."""
         known = [m for m in self._threads.get((tenant, thread), ()) if now.pruned_through < m.seq <= now.last_seq]
         newest = known[-1].seq if known else now.pruned_through
         if newest < now.last_seq:
@@ -91,10 +91,10 @@ async def thread_context(
     the read models must have applied it. budget: tokens for the conversation, as in a receipt; None computes it.
     receipts.rebuilt sets all of these from the receipt of an answer. relevant: turns to prefer if not everything fits,
     best first, including pruned turns; a function is called only in this case, and if the turns that it finds hardly
-    answer the question, a line says so. memories: the block of long-term memories, awaited last. answer_tokens: maximum
-    number of tokens in the answer; 0 if unknown. turns: the conversation, if the caller keeps it, as a graph does.
-    places: the positions of all turns of the thread, if `turns` are turns of it. notes: the caller's notes, shown
-    before the memories.
+    answer the question, a line of the context says so. memories: the block of long-term memories, awaited last.
+    answer_tokens: maximum number of tokens in the answer; 0 if unknown. turns: the conversation, if the caller keeps
+    it, as a graph does. places: {sequence: position} of all turns of the thread, if `turns` are some of them. notes:
+    the caller's notes, shown before the memories.
 
     Raises NotFound if the thread has no messages or has not reached as_of_seq, WindowTooSmall.
     """

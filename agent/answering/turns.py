@@ -1,4 +1,4 @@
-"""Appends turns to a conversation, with the receipt of an answer, and reads transcripts."""
+"""Appends turns to a conversation, with the receipt of an answer, and converts turns for clients."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -46,7 +46,8 @@ class WrongReceipt(InvalidEvent):
 
 @dataclass(frozen=True, slots=True)
 class NewTurn:
-    """A turn to append. content: text, or blocks in the form of turnlog, OpenAI or Anthropic; None with tool calls.
+    """A turn to append. content: text, or blocks in the form of turnlog, OpenAI or Anthropic; None for a turn that has
+    only tool calls.
 
     tool_calls: each {"id", "name", "arguments"}, or in the form of the OpenAI API. id: the id of the event; a second
     append with the same id changes nothing. origin: whose words a user's turn contains, if the sender knows it better
@@ -144,7 +145,8 @@ async def add_turns(
 
 
 def _said_by(speaker: str | None, author: Author, turn: NewTurn, cause: UUID | None) -> Event:
-    """Returns the turn, attributed to the speaker with its name; a turn without a name is attributed to the author."""
+    """Returns the event of a turn. speaker: the participant to whom a user's turn is attributed; None means the
+    author."""
     data = _data(turn)
     if speaker is not None and data.role == "user":
         author, data = replace(author, user=speaker), data.of(turn.name)
