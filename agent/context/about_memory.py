@@ -51,8 +51,8 @@ _EVERYTHING = re.compile(
 
 
 def to_forget(text: str) -> str | None:
-    """Returns the thing that a message asks to forget, without "my" or 我的; None if it names no such thing, or asks to
-    forget everything."""
+    """Returns the words for the thing that a message asks to forget, without "my" or 我的; None if it names no such
+    thing, or asks to forget everything."""
     found = _FORGET.match(text)
     if found is None or asks_to_forget_all(text):
         return None

@@ -6,11 +6,12 @@ from collections.abc import Collection, Iterator
 
 Range = tuple[int, int]
 
-# A template's text before and after the person's question. The last mark counts, because a document may contain one.
+# The text that a template puts before and after the person's question. Patterns match up to the last end mark, because
+# a retrieved document may contain the mark too.
 _TEMPLATES = tuple(
     re.compile(pattern, re.DOTALL | re.MULTILINE)
     for pattern in (
-        # Open WebUI, RAG_TEMPLATE; the older one; its tools; LobeChat; AnythingLLM; LlamaIndex; LangChain
+        # In order: Open WebUI (RAG_TEMPLATE, an older template, tools), LobeChat, AnythingLLM, LlamaIndex, LangChain
         r"\A\s*#+ Task:\s+Respond to the user query using the provided context.*</context>",
         r"\A\s*Use the following context as your learned knowledge, inside <context></context> XML tags\.?"
         r"(?:.*^[ \t]*Query:|.*answer according to the language of the user['’]s question\.?|.*</context>)",
@@ -21,7 +22,7 @@ _TEMPLATES = tuple(
         r"\A\s*Use the following pieces of (?:retrieved )?context to answer.*^[ \t]*Question:|^Helpful Answer:\s*\Z",
     )
 )
-# Names of elements, without case, hyphens and underscores.
+# Names of elements in lower case, without hyphens and underscores.
 _OF_CLIENTS = re.compile(
     r"additionaldata|attachedfiles?|attachments?|chathistory|command(?:message|name)|context|conversationhistory|data"
     r"|currentfile|documents?|documentcontent|(?:editor|environment|retrieved)context|environmentdetails|files?"
@@ -47,7 +48,7 @@ def additions(text: str) -> list[Range]:
 
 
 def blocks(text: str) -> list[Range]:
-    """Returns the ranges of elements that begin a line, except a person's own and those of formatted text."""
+    """Returns the ranges of elements that begin a line, except elements for a person's words and text formatting."""
     return list(_elements(text, None))
 
 
@@ -67,9 +68,12 @@ def hidden(text: str, ranges: Collection[Range], by: str) -> str:
 
 
 def _elements(text: str, names: re.Pattern[str] | None) -> Iterator[Range]:
-    """Yields the ranges of elements. names: elements that count anywhere, to the end of the text if they begin a line
-    and are not closed, and with them the tags around a person's words; None: closed elements of other names that begin
-    a line."""
+    """Yields the ranges of elements.
+
+    names: pattern of the elements to yield, anywhere in a line; one that begins a line and is not closed extends to the
+    end of the text. The tags around a person's words are yielded too, without these words. None: yields every closed
+    element that begins a line, except elements for a person's words and text formatting.
+    """
     end = 0
     for tag in _TAG.finditer(text):
         name = re.sub("[-_]", "", tag["name"]).lower()

@@ -25,7 +25,7 @@ def cut_middle(text: str, limit: int, counter: TokenCounter) -> str:
 
 
 def _shrink(text: str, limit: int, counter: TokenCounter, attempt: Callable[[int], str]) -> str:
-    """Returns the text cut to `limit` tokens. It tries `limit` tokens of text, then fewer by the excess of the result,
+    """Returns the text cut to `limit` tokens. It first keeps `limit` tokens, then fewer by the excess of the result,
     which takes two or three rounds."""
     if not counter.exceeds(text, limit):
         return text
@@ -40,7 +40,7 @@ def _shrink(text: str, limit: int, counter: TokenCounter, attempt: Callable[[int
 
 
 def _head(text: str, tokens: int, counter: TokenCounter) -> str:
-    """Returns the first `tokens` tokens as text; only about the part that is kept of a huge text is encoded."""
+    """Returns the first `tokens` tokens as text. Of a huge text, it encodes little more than the part that is kept."""
     for start in range(0, len(text), PIECE_CHARS):
         ids = counter.encoding.encode_ordinary(text[start : start + PIECE_CHARS])
         if len(ids) > tokens:

@@ -33,8 +33,8 @@ class Digest(NamedTuple):
 def digest(summary: str, topics: Sequence[str], limit: int, counter: TokenCounter) -> Digest | None:
     """Returns tier 1 in at most `limit` tokens; None if it is empty or does not fit.
 
-    topics: most important first. If it exceeds the limit, the topics get at most a quarter and the end of the summary
-    is cut, with a mark.
+    topics: most important first. If everything together exceeds the limit, the topics get at most a quarter of it and
+    the end of the summary is cut, with a mark.
     """
     summary = summary.strip()
     names = tuple(name for topic in topics if (name := " ".join(topic.split())))

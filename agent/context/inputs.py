@@ -11,7 +11,7 @@ from turnlog.projectors.models.conversation.message import Message
 
 @dataclass(frozen=True, slots=True)
 class ContextSettings:
-    """MEMORY_FULL_RECENT_COUNT, MEMORY_CONDENSED_TOOL_MAX, MEMORY_KEEP_THINKING and MEMORY_STRICT_TIERS.
+    """The settings MEMORY_FULL_RECENT_COUNT, MEMORY_CONDENSED_TOOL_MAX, MEMORY_KEEP_THINKING and MEMORY_STRICT_TIERS.
 
     keep_thinking: send thinking blocks of tier 3 as `<thinking>` text, because the API has no field for them.
     share_unused: tier 2 may use tokens that the other tiers leave; False with strict tiers. Ten short messages fill a
@@ -26,18 +26,25 @@ class ContextSettings:
 
 @dataclass(frozen=True, slots=True)
 class ContextInput:
-    """Everything that a context depends on.
+    """Everything that a context depends on. Sizes are in tokens.
 
-    messages: the conversation state after pruning. pruned_through_seq: turns up to this sequence were pruned (0: none),
-    so that tier 1 covers them even if the rest fits. window: tokens; 0 infers it from the model. as_of_seq: leaves out
-    later turns. topics: most important first. tools: OpenAI tool schemas. recalled_chunks, memories, known: content
-    that was added to the prompt, for the receipt. reserved: tokens of messages that the caller adds. notes: messages
-    outside the conversation; they are placed right before the latest user message, so that the prefix stays the same
-    from turn to turn. relevant: sequences of turns to keep, best first; if not everything fits, they come first in tier
-    2. budget: tokens, as in a receipt; None computes them. doubt: a line after the notes, which says that no result
-    answers the question; left out if neither the turns nor the safety margin leave room for it. answer_tokens: maximum
-    number of tokens in the answer; 0 if unknown. places: the position of every turn of the thread, by sequence, if the
-    conversation lacks some turns.
+    - messages: the conversation after pruning.
+    - tools: OpenAI tool schemas.
+    - topics: of the conversation, most important first.
+    - pruned_through_seq: sequence of the last pruned turn, or 0. If turns were pruned, the context has tier 1 even if
+      everything else fits.
+    - window: size of the context window; 0 means that of the model.
+    - as_of_seq: turns after this sequence are left out.
+    - recalled_chunks, memories, known: contents that were added to the prompt; they are only copied to the receipt.
+    - reserved: size of messages that the caller adds to the context.
+    - notes: messages that are not part of the conversation. They are placed right before the latest user message, so
+      that the messages before it stay the same from turn to turn.
+    - relevant: sequences of turns to prefer, best first. If not everything fits, they get into tier 2 first.
+    - budget: size of all tiers, as in a receipt; None computes it.
+    - doubt: a line after the notes which warns that the turns probably do not answer the question. It is left out if
+      neither the turns nor the safety margin leave room for it.
+    - answer_tokens: maximum size of the answer; 0 if unknown.
+    - places: position of each turn in the thread, by sequence; needed only if `messages` lacks some turns.
     """
 
     messages: Sequence[Message]

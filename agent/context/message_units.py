@@ -40,7 +40,7 @@ class MessagePart(NamedTuple):
 
 class Unit(NamedTuple):
     """Messages that stay together, in the order of the log. several: their parts in the order of the API; empty for a
-    plain message, as most are, to save memory in a conversation of 50,000 turns."""
+    plain message. Most messages are plain, so this saves memory in a conversation of 50,000 turns."""
 
     messages: tuple[Message, ...]
     several: tuple[MessagePart, ...] = ()
@@ -194,7 +194,7 @@ def render(part: MessagePart, form: Form) -> Wire | None:
     text = results(message)[part.nth].text
     if part.kind == "result":
         return tool_message(part.call_id, text)
-    # The text is not the user's, because a tool result must not gain the user's authority.
+    # As the assistant's words, because a tool result must not gain the user's authority.
     return {"role": "assistant", "content": f"{ORPHAN}\n{text}"}
 
 
@@ -214,7 +214,7 @@ def part_tokens(part: MessagePart, form: Form, counter: TokenCounter) -> int:
 
 
 def is_plain(message: Message) -> bool:
-    """Returns whether the message is a single text, which is equal in every form, as most turns are."""
+    """Returns whether the message is only a text, which is the same in every form. Most turns are."""
     return isinstance(message.content, str) and not message.tool_calls and message.role != "tool"
 
 
@@ -230,8 +230,8 @@ def _plain_tokens(message: Message, form: Form, counter: TokenCounter) -> int:
 
 
 def cuts(messages: Sequence[Message]) -> list[int]:
-    """Returns the numbers of oldest messages after which a cut does not separate a call from its result, in ascending
-    order."""
+    """Returns how many of the oldest messages may be cut off without separating a call from its result: all such
+    numbers, in ascending order."""
     place = {message.seq: at for at, message in enumerate(messages)}
     end = list(range(len(messages)))
     for unit in group(messages).units:

@@ -7,7 +7,7 @@ from typing import Any
 from turnlog.projectors.models.conversation.message import Message
 from turnlog.projectors.models.conversation.speech import attributed_to
 
-# A caption contains no "[", so repeated beginnings take linear time.
+# A caption must not contain "[", so that a text with many "[image: " is searched in linear time.
 _CAPTION = re.compile(r"\[image: (?:an? (?:\w+ )?(?:photo|photograph|photography|picture|image) of )?([^\[\]]*)\]")
 
 

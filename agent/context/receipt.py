@@ -32,7 +32,7 @@ class Tier:
     items: tuple[Item, ...]
 
 
-# The reasons of remarks, for a person who reads Chinese.
+# Chinese translations of the reasons of remarks.
 REASONS_ZH: Mapping[str, str] = {
     "older than what fits into the budget": "比预算能容纳的更早",
     "larger than tier 2's whole share": "大于第二层的全部份额",
@@ -57,10 +57,10 @@ class Remarks:
 
 @dataclass(frozen=True, slots=True)
 class ContextReceipt:
-    """The sources of a context, in a size that does not grow with the thread.
+    """The sources of a context. Its size does not grow with the thread.
 
-    dropped: turns not shown; remarks: why, and why others are not shown as stored; state: all that the context was
-    built from.
+    dropped: turns that are not shown. remarks: why turns are not shown, or not shown as stored. state: all turns from
+    which the context was built.
 
     context_hash: SHA-256 of the messages' JSON; the same input always gives the same hash.
     """
@@ -144,8 +144,8 @@ def answer_receipt(
     settings: ReceiptSettings,
     recalled_chunks: tuple[str, ...] = (),
 ) -> AnswerReceipt:
-    """Returns the event of the receipt. recalled_chunks: ids of chunks that the tool loop fetched after the context was
-    built."""
+    """Returns the event that stores the receipt. recalled_chunks: ids of chunks that the tool loop fetched after the
+    context was built."""
     return AnswerReceipt(
         request_id=request_id,
         turn_id=turn_id,

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-STRIDE = 4  # each move of the window frees a quarter of tier 2's share
+STRIDE = 4  # when tier 2 is full, its start moves until a quarter of its share is free
 
 
 class Weights(NamedTuple):
@@ -41,7 +41,7 @@ def middle_start(weights: Weights, shares: Shares) -> int:
     start = recent = 0
     total, few, share = shares.total, shares.recent_count, shares.recent
     for end in range(bisect_right(full, total), len(full)):
-        # Tier 3 has a share and a number of messages; its newest unit may have any number of messages.
+        # Tier 3 is limited in tokens and in messages, but its newest unit may have any number of messages.
         while recent < end and (
             full[end] - full[recent] > share or (sizes[end] - sizes[recent] > few and recent != end - 1)
         ):
@@ -139,8 +139,8 @@ def _recent(weights: Weights, shares: Shares, pin: Pin | None) -> tuple[int, ...
 def _middle(
     weights: Weights, span: Sequence[int], room: int, share: int, pinned: Pin | None
 ) -> tuple[list[int], dict[int, str]]:
-    """Returns the units of tier 2 and the reasons for others. It fills the tier backwards until it is full; a unit
-    larger than tier 2 is skipped."""
+    """Returns the units of tier 2, and for each dropped unit the reason. It fills the tier backwards until it is full;
+    a unit larger than tier 2 is skipped."""
     chosen: list[int] = []
     dropped: dict[int, str] = {}
     for index in reversed(span):

@@ -10,7 +10,7 @@ from turnlog.agent.context.window import output_reserve
 @dataclass(frozen=True, slots=True)
 class MessageShare:
     """One message of the context. part: `system`, `memories`, or its tier. seq: of the stored turn, or of the summary
-    in tier 1; None for what is no turn."""
+    in tier 1; None for other messages."""
 
     part: str
     seq: int | None
@@ -36,8 +36,8 @@ class WindowShares:
 
 
 def shares_of(context: Context, has_system_prompt: bool) -> WindowShares:
-    """Returns the shares. Memories and other notes are right before the latest user message, or at the end if there is
-    none."""
+    """Returns how the window is divided. The memories and other notes are found right before the latest user message,
+    or at the end if there is no user message."""
     counter = counter_for(context.receipt.model)
     shown = [MessageShare(tier.tier, item.seq, item.tokens) for tier in context.tiers for item in tier.items]
     first = int(has_system_prompt)

@@ -63,7 +63,8 @@ class Build:
         return [unit_tokens(unit, form, self.counter) for unit in units]
 
     def condense(self, units: Sequence[Unit], full: Sequence[int]) -> list[int]:
-        """Returns the tokens of each condensed unit; for most units they are the same as in the full form."""
+        """Returns the tokens of each condensed unit. full: tokens of the units unchanged; a plain message keeps this
+        number."""
         return [
             unit_tokens(unit, self.condensed, self.counter) if unit.several else tokens
             for unit, tokens in zip(units, full, strict=True)
@@ -249,8 +250,8 @@ def build_context(given: ContextInput) -> Context:
 
 
 def prepared(given: ContextInput) -> Prepared:
-    """Returns the input with its turns grouped and counted, from which the context is made. Raises WindowTooSmall if
-    the system prompt and the tools leave no room."""
+    """Groups and counts the turns of the input, from which `Prepared.context` then makes the context. Raises
+    WindowTooSmall if the system prompt and the tools leave no room."""
     counter = counter_for(given.model)
     system = [{"role": "system", "content": given.system_prompt}] if given.system_prompt else []
     budget = _budget(given, counter, system)
@@ -281,15 +282,15 @@ def _visible(given: ContextInput) -> list[Message]:
 
 
 def _with_notes(messages: list[Wire], notes: Sequence[Wire]) -> list[Wire]:
-    """Returns the messages with the notes inserted right before the latest user message, which never separates a tool
-    call from its result; if there is none, at the end."""
+    """Returns the messages with the notes inserted right before the latest user message, so that they never separate a
+    tool call from its result; at the end if there is no user message."""
     asked = max((place for place, wire in enumerate(messages) if wire["role"] == "user"), default=len(messages))
     return [*messages[:asked], *notes, *messages[asked:]]
 
 
 def _doubt(build: Build, budget: Budget, used: int) -> list[Wire]:
-    """Returns the message of the doubt if it fits beside the turns or into half of the safety margin; no turn is
-    dropped for it."""
+    """Returns the line of `doubt` as a message, if it fits beside the turns or into half of the safety margin;
+    otherwise []. No turn is dropped for it."""
     if build.given.doubt is None:
         return []
     wire: Wire = {"role": "user", "content": build.given.doubt}
@@ -297,6 +298,6 @@ def _doubt(build: Build, budget: Budget, used: int) -> list[Wire]:
 
 
 def _places(messages: Sequence[Message], pruned_through: int) -> dict[int, int]:
-    """Returns the position of each turn in its thread, for spans. Only some of the pruned turns are known, so they get
-    positions that are never adjacent."""
+    """Returns the position of each turn in its thread, for spans. Only some of the pruned turns are known, so pruned
+    turns get positions that are never adjacent."""
     return {one.seq: at if one.seq > pruned_through else -2 * at - 2 for at, one in enumerate(messages)}

@@ -1,6 +1,7 @@
 """Titles of the parts that turnlog adds to a conversation; each title begins its part of a message.
 
-The words under them are not the user's. Under those of NOTES stands a list; lines of SAID_EARLIER name their speakers.
+The words under a title are not the user's. Under each title in NOTES there is a list; under those in SAID_EARLIER, each
+line names its speaker.
 """
 
 MEMORIES = "[LONG-TERM MEMORIES]"
@@ -17,7 +18,7 @@ SAID_EARLIER = (OTHER_CONVERSATIONS, EARLIER)
 NOTES = (MEMORIES, DOCUMENTS, *SAID_EARLIER)
 TITLES = (*NOTES, SUMMARY_TITLE, TOPICS_TITLE, PROFILE, TASK, TOOL_RESULTS)
 
-# Lines within the memories that tell a model how to answer; they are not about the user.
+# Lines in the block of memories that tell a model how to answer; they are not about the user.
 NOT_KEPT = (
     "what the user asks to remember now holds a password, a key or a number of a card: it is not remembered, because "
     "memories go to models. Say so, and advise a password manager"

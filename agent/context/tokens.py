@@ -1,4 +1,5 @@
-"""Counts tokens of text, stored messages and wire messages; each stored message once per process."""
+"""Counts tokens of texts, stored messages and messages of the chat API. Each stored message is counted once per
+process."""
 
 import gzip
 import json
@@ -67,7 +68,7 @@ def encoding(name: EncodingName) -> "tiktoken.Encoding":
 
 @cache
 def encoding_name(model: str) -> EncodingName:
-    """Returns the encoding of a model, from tiktoken's table.
+    """Returns the name of the encoding to use for a model, from tiktoken's table.
 
     Models of other makers have other vocabularies; o200k_base approximates them within the 10 % margin of the budget.
     The retired GPT-3 encodings count as cl100k_base.
@@ -87,13 +88,13 @@ def encoding_name(model: str) -> EncodingName:
 PER_MESSAGE = 3
 PER_NAME = 1
 REPLY_PRIMING = 3
-# A tool call is rendered as one more framed entry around its name and arguments.
+# A tool call counts as one more wrapped message with its name and arguments.
 PER_TOOL_CALL = 3
-# An image costs by its size, which a reference does not include. This is OpenAI's price of a 1024 x 1024 image
+# The tokens of an image depend on its size, which is not known here. OpenAI counts this number for a 1024 x 1024 image
 # in high detail (85 + 4 tiles of 170).
 IMAGE_TOKENS = 765
-# A long run of one character takes more than linear time, and a million blanks make tiktoken's pattern engine panic.
-# So longer text is counted in pieces, with an error of a token or two per cut.
+# tiktoken needs more than linear time for a long run of one character, and panics at a million spaces. So longer text
+# is counted in pieces, with an error of one or two tokens per cut.
 PIECE_CHARS = 20_000
 _CACHED_MESSAGES = 65_536
 

@@ -119,8 +119,8 @@ def output_reserve(window: int) -> int:
 
 def results_room(window: int, taken: int) -> int:
     """Returns how many tokens all results of tools may have together, beside a context of `taken` tokens: the rest of
-    the window, at most 16,000, and at least the tenth that is kept for safety, because a context may fill everything
-    else."""
+    the window without the reserves, at most 16,000. It is at least the safety margin, a tenth of the window, because a
+    context may fill everything else."""
     return max(window // 10, min(MOST_RESULTS, window - window // 10 - output_reserve(window) - taken))
 
 

@@ -1,8 +1,8 @@
 """Converts a stored message to messages of the OpenAI chat API.
 
 The API has no thinking blocks and accepts tool results only as separate messages, so one stored message becomes a body,
-the tool results in it, and a tail (the assistant's text after a result). turns.py places the results after their calls;
-`to_wire` converts one message alone.
+the tool results in it, and a tail (the assistant's text after a result). message_units.py places the results after
+their calls; `to_wire` converts one message alone.
 """
 
 import json
@@ -107,7 +107,7 @@ def _with_custom_calls(message: Mapping[str, Any], custom: Collection[str]) -> W
 
 
 def to_wire(message: Message, options: WireOptions) -> list[Wire]:
-    """Returns the API messages of one stored message alone, without matching calls and results."""
+    """Returns the API messages of one stored message, without matching its calls with results of other messages."""
     main = body(message, options)
     answers = [tool_message(r.call_id or "", r.text) for r in results(message)]
     last = tail(message, options)

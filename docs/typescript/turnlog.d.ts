@@ -3534,10 +3534,10 @@ export interface components {
         };
         /**
          * ContextReceipt
-         * @description The sources of a context, in a size that does not grow with the thread.
+         * @description The sources of a context. Its size does not grow with the thread.
          *
-         *     dropped: turns not shown; remarks: why, and why others are not shown as stored; state: all that the context was
-         *     built from.
+         *     dropped: turns that are not shown. remarks: why turns are not shown, or not shown as stored. state: all turns from
+         *     which the context was built.
          *
          *     context_hash: SHA-256 of the messages' JSON; the same input always gives the same hash.
          */
@@ -4724,7 +4724,7 @@ export interface components {
         /**
          * MessageShare
          * @description One message of the context. part: `system`, `memories`, or its tier. seq: of the stored turn, or of the summary
-         *     in tier 1; None for what is no turn.
+         *     in tier 1; None for other messages.
          */
         MessageShare: {
             /** Part */
