@@ -25,8 +25,8 @@ from turnlog.agent.runtime import Runtime
 from turnlog.events.subjects import PROCESSES
 
 Kind = Literal["metrics", "traces", "breakers"]
-# Seconds to wait for processes with a row in the table (at most), for replies if Postgres cannot list them, and between
-# looks.
+# The longest wait for the replies of the processes that Postgres lists, the wait if Postgres cannot list them, and the
+# time between two checks for replies.
 LONGEST_S, PATIENCE_S, POLL_S = 2.0, 0.3, 0.01
 MOST_BYTES = 4_000_000  # maximum size of a message; NATS accepts 8 MB
 _TRACES = TypeAdapter(list[Trace])
@@ -46,8 +46,8 @@ class Reply:
 
 
 async def ask_processes(runtime: Runtime, kind: Kind, **asked: Any) -> list[Reply]:
-    """Returns the replies by process. If there is no reply, for example because NATS is unavailable, returns the values
-    of this process.
+    """Asks all processes, and returns their replies, sorted by role and process. If there is no reply, for example
+    because NATS is unavailable, returns the values of this process.
 
     asked: arguments of the question. For traces: tenant, limit, only_failed. For breakers: reset, the service whose
     breakers are closed before the reply.

@@ -22,7 +22,8 @@ from turnlog.events.subjects import MEMORIES, check_tenant
 from turnlog.projectors.engine.row_security import ROLE, SETTING, make_usable
 from turnlog.projectors.engine.writer import Connection
 
-# The definitions are prefixed to the query. They are not database views, because a rebuild replaces their tables.
+# These definitions are put before a query, as a WITH clause. They are not database views, because a rebuild replaces
+# the tables that they read.
 VIEWS = {
     "turns": (
         "SELECT seq, time, thread_id, user_id, role, name, origin, agent, model, tokens_in, "
@@ -103,7 +104,7 @@ async def query(runtime: Runtime, tenant: str, sql: str, limit: int = MOST_ROWS)
             hides = await _hides(conn, tenant, sql)
             await conn.execute("SET TRANSACTION READ ONLY")
             await conn.execute(f"SET LOCAL ROLE {ROLE}".encode())
-            try:  # prepared, so that it is one statement
+            try:  # prepared, because Postgres then refuses several statements
                 cursor = await conn.execute(with_views(sql).encode(), prepare=True)
                 rows = await cursor.fetchmany(limit + 1) if cursor.description else None
             except psycopg.Error as error:
@@ -146,8 +147,8 @@ async def export_log(
     """Writes a tenant's events to files such as folder/day=2026-11-27/events.parquet, one for each day (UTC) on which
     events were stored.
 
-    Files that exist are replaced. since: the first day. words: write the fields that are sealed with users' keys in
-    clear; no erasure, redaction or retention reaches such files. Raises MissingExtra, LogUnavailable, OSError.
+    Files that exist are replaced. since: the first day. words: decrypt the fields that are sealed with users' keys; an
+    erasure, redaction or retention does not change such files. Raises MissingExtra, LogUnavailable, OSError.
     """
     _, pq = parquet()
     schema, writer, path, counted, rows = _schema(), None, None, [0, 0], list[dict[str, Any]]()

@@ -75,7 +75,7 @@ async def restore_conversation(runtime: Runtime, tenant: str, thread: str) -> Re
 
 
 def _before(runtime: Runtime, older_than_days: int | None) -> datetime:
-    """Returns the time since which a conversation to archive has had no turn. Raises NoAge."""
+    """Returns the time limit: a conversation without a turn since then may be archived. Raises NoAge."""
     days = runtime.settings.archive_threads_after_days or None if older_than_days is None else older_than_days
     if days is None:
         raise NoAge("give --older-than DAYS, or set MEMORY_ARCHIVE_THREADS_AFTER_DAYS")

@@ -26,7 +26,7 @@ from turnlog.projectors.rebuild.replay import Retried as Retried
 EVENT_ERRORS = (*POISON, EventTooLarge)
 
 React = Callable[[str, Stored], Awaitable[None]]
-"""Does the work of the named reactor on a stored event. Raises RetryLater, and what the work raises."""
+"""Does the work of the named reactor on a stored event. Raises RetryLater, and the errors of the work."""
 
 
 @dataclass(frozen=True, slots=True)

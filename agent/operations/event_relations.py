@@ -28,7 +28,7 @@ _LISTS = {"seqs": "ARRAY[%(seq)s::bigint]", "event_ids": "ARRAY[%(id)s::uuid]"}
 
 @dataclass(frozen=True, slots=True)
 class RowsOfEvent:
-    """Rows of one table of a read model, as JSON, without bytes, vectors and columns that it declares internal."""
+    """Rows of one table of a read model, as JSON, without bytes, vectors and internal columns."""
 
     read_model: str
     table: str
@@ -37,9 +37,10 @@ class RowsOfEvent:
 
 @dataclass(frozen=True, slots=True)
 class EventRelations:
-    """An event with the events of its thread that it names, directly or over others, and those that name it so; both as
-    the stream of events shows them, in the order of the log. cut: further events were not examined for effects. rows:
-    rows of read models that name it."""
+    """An event with its causes and effects, which are events of the same thread. causes: events that it names, directly
+    or through other events. effects: events that name it, directly or through other events. Events have the form of the
+    stream of events; both lists are in the order of the log. cut: not all later events were examined for effects. rows:
+    rows of read models that name the event."""
 
     event: dict[str, Any]
     causes: list[dict[str, Any]]

@@ -1,5 +1,5 @@
-"""Collects the metrics of all processes, and sets the gauges that are read from Postgres and NATS at that time: lag,
-dead letters, broken loops, memories by tier, size of the log."""
+"""Collects the metrics of all processes. Sets the gauges whose values come from Postgres and NATS: lag, dead letters,
+broken loops, memories by tier, size of the log."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,5 @@
-"""Ids of imported conversations: a name that another user has becomes an id of the importer's own."""
+"""Chooses the ids of imported conversations: if another user has a conversation of the same name, the imported one gets
+a different id."""
 
 from turnlog.agent.conversations.ownership import append_as_owner
 from turnlog.agent.operations.importers.imported import import_id
@@ -8,17 +9,17 @@ from turnlog.events.errors import EventTooLarge, InvalidEvent, WrongExpectedVers
 
 
 async def own_id(runtime: Runtime, first: Event, user: str) -> str:
-    """Returns the id of the user's conversation with this name. A conversation without events becomes the user's when
-    `first` is appended, its first event in the file.
+    """Returns the id of the user's conversation that the file calls `first.thread`. If the conversation has no events
+    yet, appends `first`, its first event in the file, which makes the user its owner.
 
-    A conversation whose name or first event cannot be stored has no owner, so it keeps its name. Raises NotFound if the
-    user deleted it, Forbidden if the user only takes part in it.
+    A conversation whose name or first event cannot be stored keeps its name. Raises NotFound if the user deleted it,
+    Forbidden if the user only takes part in it.
     """
 
     async def claim(thread: str, version: int | None) -> str:
         if version == 0:
             done = await runtime.log.append(in_thread(first, thread), version)
-            if done.duplicate:  # another user imports the same file, and was first
+            if done.duplicate:  # another user imported the same file at the same time
                 raise WrongExpectedVersion(f"the conversation {thread!r} has begun in the meantime")
         return thread
 
@@ -29,7 +30,7 @@ async def own_id(runtime: Runtime, first: Event, user: str) -> str:
 
 
 def in_thread(event: Event, thread: str) -> Event:
-    """Returns the event as one of this conversation."""
+    """Returns the event, moved to this conversation. An event that is moved gets a new id."""
     if thread == event.thread:
         return event
     id_ = import_id(event.tenant, thread, str(event.id), event.time)  # another user may import the same file

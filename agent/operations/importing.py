@@ -43,9 +43,10 @@ from turnlog.events.publish import Appended, Key
 from turnlog.projectors.engine.duplicates import first_seqs
 from turnlog.projectors.engine.lag import NotProjectedInTime, lag
 
-# Creating keys for new users takes as long as storing 100 turns, so it is done once per batch.
+# The most events and characters of a batch. Batches are large because the keys of new users are created once per batch,
+# which takes as long as storing 100 turns.
 BATCH, BATCH_CHARS = 4_000, 16_000_000
-SHOWN, FEW, LONGEST = 100, 3, 500  # positions in a document, and in a line for people; characters
+SHOWN, FEW, LONGEST = 100, 3, 500  # positions in the JSON report, and in a line of its text; characters of each
 MAX_SILENT_WAITS = 120
 logger = logging.getLogger("turnlog.agent")
 WAIT_FOR_VECTORS_UP_TO = 1_000
@@ -55,9 +56,9 @@ CONFIDENCE = 0.7  # for memories that another product's model derived from words
 
 @dataclass(frozen=True, slots=True)
 class ImportRequest:
-    """Options of an import. embed: wait for vectors; None decides by the number of new turns. own: the turns go only
-    into conversations of `defaults.user`; if another user owns a conversation of that name, the turns go into one with
-    a different id. most: maximum bytes of the unpacked file."""
+    """Options of an import. embed: wait for vectors; None waits only if there are at most WAIT_FOR_VECTORS_UP_TO new
+    turns. own: store the turns only in conversations of `defaults.user`. If the file names a conversation of another
+    user, its turns go into a new conversation with a different id. most: maximum bytes of the unpacked file."""
 
     path: Path
     format: str | None
@@ -69,7 +70,7 @@ class ImportRequest:
 
 @dataclass(slots=True)
 class LeftOut:
-    """Pieces that were left out for one reason: their number, and the positions of the first SHOWN."""
+    """Pieces of a file that were left out for one reason. count: their number. first: positions of the first SHOWN."""
 
     reason: str
     count: int = 0
@@ -78,15 +79,17 @@ class LeftOut:
 
 @dataclass(slots=True)
 class ImportReport:
-    """The result of an import. turns: number of new turns; known: turns that were already on the log. memories: new
-    memories from another product; known_memories: those that are already stored, or equal in words to a stored one.
-    repeated: pieces with the source_id and the words of an earlier one in the file.
+    """The result of an import. turns: number of new turns. known: number of turns that were already on the log.
+    memories: number of new memories from another product. known_memories: number of memories that were already stored,
+    or have the same words as a stored one. repeated: number of pieces with the source_id and the words of an earlier
+    piece.
 
-    skipped: pieces that were left out on purpose; left_out: their reasons, at most SHOWN. undated: turns without a time
-    in the file, neither for them nor for their conversation, which are dated after the previous turn or from
-    undated_from on; undated_turns: the first SHOWN. ownerless: turns of the role user for which neither the file nor
-    the caller names a person. rejected: the first SHOWN, because every line of a large file may be wrong. dry_run:
-    nothing was stored, and turns and threads are counts of the file.
+    skipped: number of pieces that were left out on purpose. left_out: these pieces by reason, for at most SHOWN
+    reasons. undated: number of turns for which the file has no time, and none for their conversation either. Such a
+    turn gets the time one second after the previous turn, or undated_from if it is the first of its conversation.
+    undated_turns: the first SHOWN of them. ownerless: number of turns of the role user for which neither the file nor
+    the caller names a person. rejected: the first SHOWN rejected pieces, because every line of a large file may be
+    wrong. dry_run: nothing was stored, and turns and threads are counts of the file.
     """
 
     file: str
@@ -190,7 +193,8 @@ class PreparedImport:
 
 
 def prepare_import(request: ImportRequest) -> PreparedImport:
-    """Recognises the format before any server starts. Raises ImportFailed for a format that turnlog cannot read."""
+    """Recognises the format of a file and reads its first batch; needs no server. Raises ImportFailed for a format that
+    turnlog cannot read."""
     if request.most is not None:
         check_unpacked(request.path, request.most)
     report = ImportReport(request.path.name)
@@ -216,7 +220,7 @@ async def import_conversations(
 ) -> ImportReport:
     """Appends the events and waits until they are projected and, in small imports, embedded.
 
-    The report lists single invalid records. Raises ImportFailed, also if every record is invalid.
+    Invalid records are listed in the report. Raises ImportFailed if the file cannot be read or every record is invalid.
     """
     report = prepared.report
     await runtime.wait_until_projected(timeout_s=600)
@@ -235,7 +239,8 @@ async def import_conversations(
 
 
 async def _append_all(runtime: Runtime, prepared: PreparedImport, appended: OnProgress) -> set[str]:
-    """Appends all batches; returns the threads of the file, including known ones, to complete an interrupted import.
+    """Appends all batches; returns the ids of all conversations of the file. Conversations without new turns are
+    included, because an interrupted import may have stored their turns but not their vectors.
 
     The file is read in a separate thread, so that a server is not blocked."""
     report, request = prepared.report, prepared.request
@@ -271,8 +276,8 @@ async def _append_all(runtime: Runtime, prepared: PreparedImport, appended: OnPr
 
 
 async def _remember(runtime: Runtime, tenant: str, read: Sequence[ImportedMemory], report: ImportReport) -> None:
-    """Stores memories of another product, those of one person in order of time. Each is compared with known memories
-    like any other, but has no quote."""
+    """Stores memories of another product; those of one person in order of time. They are compared with stored memories
+    like every new memory, but have no quotes."""
     of_user: dict[str, list[Memory]] = {}
     for one in read:
         try:
@@ -291,7 +296,8 @@ async def _remember(runtime: Runtime, tenant: str, read: Sequence[ImportedMemory
 
 
 async def _memory(runtime: Runtime, tenant: str, user: str, one: ImportedMemory) -> Memory:
-    """Returns the memory; its id is derived from its content. Raises InvalidMemory, ValueError."""
+    """Returns the memory to store. Its id is derived from its content, so that a repeated import adds nothing. Raises
+    InvalidMemory, ValueError."""
     await check_no_secret(runtime, tenant, user, one.content)
     since = utc_now() if one.since is None else parse_time(one.since)
     fields = fields_by_rules(runtime.settings, one.content, since)
@@ -306,7 +312,8 @@ async def _memory(runtime: Runtime, tenant: str, user: str, one: ImportedMemory)
 def _moved(
     batch: Iterable[Event], ids: Mapping[str, str], refused: Mapping[str, str], report: ImportReport
 ) -> Iterator[Event]:
-    """Yields the events with the ids of their conversations; turns of refused conversations go to the report."""
+    """Yields the events, moved to the conversations in `ids`; reports turns of refused conversations as rejected. ids:
+    conversation in the file → conversation of the user. refused: conversation in the file → reason."""
     for event in batch:
         if (thread := ids.get(event.thread)) is not None:
             yield in_thread(event, thread)
@@ -329,7 +336,7 @@ async def _append_one(runtime: Runtime, event: Event, report: ImportReport) -> A
         return await runtime.log.append(event)
     except (InvalidEvent, EventTooLarge) as error:
         if event.type == "thread_opened" and isinstance(error, InvalidToken):
-            return None  # the turn after it has the same ids, and is the one that is rejected
+            return None  # the first turn has the same invalid ids, and is rejected instead
         source = getattr(event.data, "source_id", None)
         report.reject(Rejected(f"turn {source or event.id} of thread {event.thread[:80]}", str(error)))
         return None
@@ -357,7 +364,8 @@ def _batches(request: ImportRequest, report: ImportReport) -> Iterator[list[Even
 
 
 def _noted(items: Iterable[Item], defaults: Defaults, report: ImportReport) -> Iterator[Item]:
-    """Yields the items; counts those without a time, which their events do not show, and those without an owner."""
+    """Yields the items unchanged. Counts turns without an owner, and turns without a time, because events do not show
+    that the file had no time."""
     for item in items:
         report.ownerless += isinstance(item, ImportedTurn) and item.user is None and item.data.role == "user"
         if isinstance(item, ImportedTurn) and not item.is_dated:

@@ -48,7 +48,7 @@ async def all_derived(runtime: Runtime) -> bool:
 
 async def stuck_reactors(runtime: Runtime) -> list[str]:
     """Returns the reactors that have taken events but have neither finished nor retried one in any process for
-    TURNLOG_REACTOR_STALLED_AFTER. A reactor whose model is slow or unavailable is not among them, because it retries.
+    TURNLOG_REACTOR_STALLED_AFTER. A reactor whose model is slow or unavailable is not returned, because it retries.
     Raises LogUnavailable.
 
     The first call only starts the observation; later calls can return reactors.

@@ -34,8 +34,8 @@ async def configured_models(settings: Settings) -> list[Finding]:
 
 
 async def model_checkup(models: Models) -> list[Finding]:
-    """Returns a finding each for a chat, a tool call, a JSON schema, an embedding and, if a reranker is configured, a
-    reranking. The first three need a language model."""
+    """Returns one finding for each check: chat, tool call, JSON schema, embedding and reranking. The first three are
+    left out without a language model, reranking without a reranker."""
     return [await _tried(f"model: {name}", models, one) for name, one in _TRIES.items() if _applies(name, models)]
 
 

@@ -36,7 +36,8 @@ async def rebuild_rows(
     """Rebuilds the rows of a thread or of a tenant in place. on_progress: counts projections. from_seq: if a tenant is
     rebuilt, only threads with an event at or after this sequence.
 
-    name: None for every projection whose rows belong to one thread. Raises NotFound, NotPerThread, InvalidToken.
+    name: None means every projection in which each row belongs to one thread. Raises NotFound, NotPerThread,
+    InvalidToken.
     """
     check_tenant(tenant)
     log, url = runtime.log, runtime.database_url
@@ -54,7 +55,7 @@ async def rebuild_rows(
 
 
 async def verify(runtime: Runtime, name: str | None, on_progress: OnProgress) -> list[Verified]:
-    """Rebuilds one projection, or all if `name` is None, into a shadow, and compares its rows with the live ones.
+    """Rebuilds one projection, or all if `name` is None, beside the live rows, and compares the new rows with them.
 
     Raises NotFound, RebuildStopped, RebuildRunning.
     """

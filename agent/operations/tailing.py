@@ -54,8 +54,8 @@ async def tail(
     readers: frozenset[str] | None = None,
     types: Sequence[str] = (),
 ) -> AsyncGenerator[Line]:
-    """Yields events from a sequence on (None: only new events), of all tenants, one tenant or one thread. types: only
-    events of these types.
+    """Yields events of all tenants, one tenant or one thread, from sequence `start` on. start: None means only new
+    events. types: only events of these types.
 
     follow: wait for more events at the end of the log, and reconnect after a server was lost. thread: belongs to the
     tenant of the settings if no tenant is given. readers: users whose sealed fields are opened; None for all. Raises

@@ -1,4 +1,4 @@
-"""Usage of language models: calls, tokens, cost and latency by user, agent, model, day or month."""
+"""Sums up the usage of language models: calls, tokens, cost and latency by user, agent, model, day or month."""
 
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -61,9 +61,9 @@ async def usage(runtime: Runtime, tenant: str, user: str | None = None, by: By =
 async def usage_by(
     conn: Connection, tenant: str, user: str | None, by: str, prices: Prices | None = None
 ) -> list[Usage]:
-    """Sums over a tenant's rows by user, agent, model, day or month. Newest first, or by cost and calls.
+    """Returns a tenant's usage by user, agent, model, day or month, sorted as in `usage`. user: None means all users.
 
-    prices: the bundled ones by default. They are used only where an event does not say whether its model had a price.
+    prices: the bundled ones by default. They are used only for events that do not say whether their model had a price.
     """
     order = "key DESC" if by in _IN_TIME else "cost_usd DESC, calls DESC, key"
     cursor = conn.cursor(row_factory=class_row(Usage))

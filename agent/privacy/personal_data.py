@@ -41,7 +41,8 @@ SELECT (SELECT count(*) FROM thread_activity t WHERE t.tenant = %(tenant)s AND t
 
 @dataclass(frozen=True, slots=True)
 class StoredOfPerson:
-    """Counts of a user's stored data. memories: including ended ones. tokens: of models, used for this user."""
+    """Counts of a user's stored data. memories: including ended ones. tokens_in, tokens_out: of model calls for the
+    user."""
 
     conversations: int
     memories: int
@@ -142,8 +143,8 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Clearing:
-    """Counts of data to clear, or cleared. memories: with their words, including ended ones. kept: conversations that
-    stay because other people speak in them."""
+    """Counts of data to clear, or of data that was cleared. memories: those that were not forgotten, including ended
+    ones. kept: conversations that stay because other people speak in them."""
 
     user: str
     memories: int

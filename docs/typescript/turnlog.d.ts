@@ -3382,8 +3382,8 @@ export interface components {
         };
         /**
          * Clearing
-         * @description Counts of data to clear, or cleared. memories: with their words, including ended ones. kept: conversations that
-         *     stay because other people speak in them.
+         * @description Counts of data to clear, or of data that was cleared. memories: those that were not forgotten, including ended
+         *     ones. kept: conversations that stay because other people speak in them.
          */
         Clearing: {
             /** User */
@@ -3910,9 +3910,10 @@ export interface components {
         };
         /**
          * EventRelations
-         * @description An event with the events of its thread that it names, directly or over others, and those that name it so; both as
-         *     the stream of events shows them, in the order of the log. cut: further events were not examined for effects. rows:
-         *     rows of read models that name it.
+         * @description An event with its causes and effects, which are events of the same thread. causes: events that it names, directly
+         *     or through other events. effects: events that name it, directly or through other events. Events have the form of the
+         *     stream of events; both lists are in the order of the log. cut: not all later events were examined for effects. rows:
+         *     rows of read models that name the event.
          */
         EventRelations: {
             /** Event */
@@ -4177,8 +4178,8 @@ export interface components {
         };
         /**
          * JobState
-         * @description A job, its schedule and its last run. schedule: a cron expression in `timezone`. next_due_at: UTC. last: the last
-         *     run, None where there is none.
+         * @description A job, its schedule and its last run. schedule: a cron expression in `timezone`. next_due_at: UTC. last: None
+         *     before the first run.
          */
         JobState: {
             /** Job */
@@ -5474,7 +5475,8 @@ export interface components {
         };
         /**
          * RedactionPreview
-         * @description seq: of the turn. events: type → how many have the words. memories: how many are forgotten.
+         * @description The effects of a redaction, before it is carried out. seq: sequence of the turn. events: event type → number of
+         *     events that are replaced or removed. memories: number of memories that are forgotten.
          */
         RedactionPreview: {
             /** Thread */
@@ -5579,7 +5581,7 @@ export interface components {
         };
         /**
          * RowsOfEvent
-         * @description Rows of one table of a read model, as JSON, without bytes, vectors and columns that it declares internal.
+         * @description Rows of one table of a read model, as JSON, without bytes, vectors and internal columns.
          */
         RowsOfEvent: {
             /** Read Model */
@@ -6013,7 +6015,8 @@ export interface components {
         };
         /**
          * StoredOfPerson
-         * @description Counts of a user's stored data. memories: including ended ones. tokens: of models, used for this user.
+         * @description Counts of a user's stored data. memories: including ended ones. tokens_in, tokens_out: of model calls for the
+         *     user.
          */
         StoredOfPerson: {
             /** Conversations */

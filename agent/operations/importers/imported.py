@@ -100,8 +100,8 @@ class Repeated(NamedTuple):
 class ImportedMemory(NamedTuple):
     """A memory of another product. It has neither a quote nor a source turn, because nobody said it in these words.
 
-    user: the person that it is about; None if neither the file nor the caller names one. source: the product. id: its
-    id of the memory. since, until: the time when it was valid, as written in the file.
+    user: the person that it is about; None if neither the file nor the caller names one. source: the product. id: the
+    memory's id in the product. since, until: the time when it was valid, as written in the file.
     """
 
     where: str

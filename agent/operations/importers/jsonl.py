@@ -58,8 +58,8 @@ def _is_first(line: dict[str, Any], turn: ImportedTurn, seen: set[int]) -> bool:
     """Returns False for a line with the same source_id and words as an earlier one. Only hashes of earlier lines are
     kept.
 
-    Lines with an event id are always first, because the id identifies the turn; the same source_id with other words is
-    a different turn.
+    Returns True for every line with an event id, because the id identifies the turn. The same source_id with other
+    words is a different turn.
     """
     if "event_id" in line or line.get("source_id") is None:
         return True

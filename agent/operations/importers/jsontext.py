@@ -141,7 +141,7 @@ def _parse_slowly(line: bytes) -> Any:
 
 
 def _problem(error: json.JSONDecodeError) -> str:
-    """Returns the message without the words before a position at its end."""
+    """Returns the error message without " at" or " starting" at its end, after which a position would follow."""
     return error.msg.removesuffix(" at").removesuffix(" starting").rstrip(": ")
 
 

@@ -1,4 +1,4 @@
-"""read(): imports all formats; events(): the turns as events."""
+"""Reads files of all formats (`read`), and makes events of their turns (`events`)."""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -53,10 +53,10 @@ _RECORD_READERS: dict[Format, RecordReader] = {
 
 
 def read(path: Path, format: Format | None = None, defaults: Defaults | None = None) -> Iterator[Item]:
-    """Yields the turns of a file in order, with refused and skipped pieces between them, in constant memory.
+    """Yields the turns of a file in order, with rejected and skipped pieces between them, in constant memory.
 
-    The file may be gzipped. Raises ImportFailed: no such file, an unknown format, another format than requested, or
-    no turn in it.
+    The file may be gzipped. Raises ImportFailed if the file does not exist, has an unknown format or not the requested
+    one, or contains no turn.
     """
     asked = format or _detected(path)
     defaults = defaults or Defaults()
@@ -124,8 +124,9 @@ def _refuse_other_format(path: Path, asked: Format, first: Rejected) -> None:
 
 
 def events(items: Iterable[Item], tenant: str) -> Iterator[Event | ImportedMemory | Rejected | Skipped | Repeated]:
-    """Yields the items, each turn as its event with the turn's id. The id of thread_opened depends only on tenant,
-    thread and the first turn's time, so a changed title does not open the thread twice.
+    """Yields the items, with an event in place of each turn, and an event `thread_opened` before the first turn of each
+    thread. The id of `thread_opened` depends only on tenant, thread and the first turn's time, so a changed title does
+    not open the thread twice.
     """
     opened: set[str] = set()
     for item in items:

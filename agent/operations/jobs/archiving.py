@@ -27,8 +27,8 @@ async def archive_cold(runtime: Runtime, due_at: datetime, on_progress: OnProgre
 
 
 async def archive_older(runtime: Runtime, before: datetime, on_progress: OnProgress) -> Done:
-    """Archives conversations without a turn since `before`. A failed one is logged and counted, and the next run tries
-    it again."""
+    """Archives conversations without a turn since `before`. If a conversation cannot be archived, this is logged and
+    counted, and the next run tries it again."""
     counts, errors = Counter(archived=0, left_out=0), 0
     async with runtime.pool.connection() as conn:
         async for cold in cold_ones(conn, before):

@@ -1,9 +1,9 @@
-"""Implements the caches job, which deletes cached vectors and model answers that no row needs, requests that are older
-than the windows of the throttle, and expired answers of repeatable writes.
+"""Implements the caches job, which deletes cached vectors and model answers that no row needs, admitted requests that
+the throttle no longer counts, and expired answers of repeatable writes.
 
 A rebuild takes vectors from the cache, so vectors of texts in the read models stay, and so do vectors younger than a
-day, whose row may not be written yet. Cached answers are needed until their event is stored. A refusal of the
-compaction stays, because otherwise the next run would ask again.
+day, whose row may not be written yet. Cached answers are needed until their event is stored. If the compaction refused
+an answer, the cached refusal stays, because otherwise the next run would ask the model again.
 """
 
 import hashlib

@@ -67,7 +67,8 @@ async def _due(
                 yield before, waiting
                 waiting = []
             before = place
-            if is_memory_thread(row.thread, row.user) and _due_action(row, policy, due_at) is not None:  # not a shadow
+            # Memories of trial derivations are left out.
+            if is_memory_thread(row.thread, row.user) and _due_action(row, policy, due_at) is not None:
                 waiting.append(row.id)
             counts["looked_at"] += 1
             if counts["looked_at"] % MAX_IDS == 0:

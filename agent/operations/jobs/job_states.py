@@ -24,8 +24,8 @@ from turnlog.projectors.models.memories.policy_lookup import policy_rows
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """A job, its schedule and its last run. schedule: a cron expression in `timezone`. next_due_at: UTC. last: the last
-    run, None where there is none."""
+    """A job, its schedule and its last run. schedule: a cron expression in `timezone`. next_due_at: UTC. last: None
+    before the first run."""
 
     job: str
     schedule: str

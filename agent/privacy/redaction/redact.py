@@ -74,7 +74,8 @@ class Struck:
 
 @dataclass(frozen=True, slots=True)
 class RedactionPreview:
-    """seq: of the turn. events: type → how many have the words. memories: how many are forgotten."""
+    """The effects of a redaction, before it is carried out. seq: sequence of the turn. events: event type → number of
+    events that are replaced or removed. memories: number of memories that are forgotten."""
 
     thread: str
     seq: int
