@@ -120,10 +120,10 @@ class _LaterFinder(MetaPathFinder):
 
 
 def import_lazily(name: str) -> ModuleType:
-    """Imports a command's module; modules of turnlog that it imports run when they are first used.
+    """Imports a command's module. Modules of turnlog that it imports run only when they are first used.
 
-    A command's module imports at its top what its commands call. That loads libraries for a second, and --help and
-    completion do not need them. It works for imports of a module, not for those of names from it.
+    These modules load libraries for a second, which --help and completion do not need. This works only if the command's
+    module imports whole modules, not names from them.
     """
     finder = _LaterFinder()
     sys.meta_path.insert(0, finder)

@@ -221,8 +221,8 @@ def _show_forgotten(gone: "ForgottenAsAsked | None", user: str, locale: "Locale"
 
 
 class Questions:
-    """Asks about each contradiction that waits for the user's decision once, and takes the next line as the answer if
-    it decides.
+    """Asks the user once about each contradiction that they must decide. The user's next line is the answer if it is
+    one of the choices.
     """
 
     def __init__(self, runtime: Runtime, tenant: str, user: str) -> None:
@@ -245,7 +245,7 @@ class Questions:
         try:
             await memory_changes.answer_conflict(self._runtime, *self._whose, answer, str(question.conflict_id))
             warn(f"{answer} ✓")
-        except TurnlogError as error:  # it was answered elsewhere in the meantime
+        except TurnlogError as error:  # such as a question that was answered elsewhere in the meantime
             warn(str(error))
         await self.put()
         return True

@@ -21,7 +21,7 @@ class NotConfirmed(TurnlogError):
 
 
 def someone_to_ask(yes: bool) -> None:
-    """Raises NotConfirmed if a yes is needed and there is no terminal to ask on. Called before any other work."""
+    """Raises NotConfirmed if a person must confirm and there is no terminal to ask on. Called before any other work."""
     if yes:
         return
     if given().json:

@@ -44,7 +44,7 @@ from turnlog.projectors.rebuild.verify import verify
 
 Say = Callable[[str], None]
 WINDOW = 12_000
-TIMEOUT_S = 600.0  # a machine that is busy with other work is slow, and the demo is not broken
+TIMEOUT_S = 600.0  # long, so that the demo does not fail on a busy machine
 TEAM_QUESTION = "Which schools fit my profile, and what is the ranking?"
 TABLES = tuple(table.name for projection in PROJECTIONS for table in projection.tables)
 

@@ -86,7 +86,7 @@ async def export(
 
 
 def _level_named(name: str) -> "sanitise.SanitiseLevel":
-    """Raises ExportFailed."""
+    """Returns the level with this name. Raises ExportFailed."""
     levels = sanitise.SanitiseLevel.__members__
     if name.upper() not in levels:
         raise ExportFailed(f"there is no level {name!r}; there are {', '.join(levels)}, and --raw")

@@ -46,7 +46,7 @@ async def run_by_hand(
 
 
 def _time(given: str | None) -> datetime:
-    """Raises InvalidTime."""
+    """Returns the given time, in UTC if it has no offset; now for None. Raises InvalidTime."""
     if given is None:
         return datetime.now(UTC)
     try:

@@ -77,8 +77,8 @@ async def stdio(settings: Settings, user: User) -> None:
 
 @asynccontextmanager
 async def _playing_soon(runtime: Runtime) -> AsyncIterator[None]:
-    """Plays the roles while the block runs. They load in the background, because loading takes three seconds and
-    clients give a server ten to begin. A role that fails ends the block."""
+    """Plays the roles while the block runs. They load in the background, because loading takes three seconds and a
+    server must begin within ten seconds for clients. A role that fails ends the block."""
 
     async def play() -> None:
         roles = await asyncio.to_thread(import_module, "turnlog.consumers.roles")
@@ -94,10 +94,10 @@ async def _playing_soon(runtime: Runtime) -> AsyncIterator[None]:
 
 
 class _ValidLines(io.RawIOBase):
-    """Lines of JSON as valid Unicode, because the MCP library does not answer others.
+    """Lines of JSON, made valid Unicode, because the MCP library does not answer invalid lines.
 
-    The library reads them in a thread, which no cancellation ends. `end` lets it read an end of file: clients end a
-    server by a signal and may keep its standard input open.
+    The library reads them in a thread that cannot be cancelled. `end` makes the thread read an end of file, because
+    clients may end a server by a signal while its standard input stays open.
     """
 
     def __init__(self, lines: int) -> None:

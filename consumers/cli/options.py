@@ -53,8 +53,9 @@ def group(app: typer.Typer, name: str, help: str) -> typer.Typer:
 def with_shared(
     function: Callable[..., None], like: Callable[..., Any], hidden: int, tenant: bool
 ) -> Callable[..., None]:
-    """Returns the function as typer reads it: with --json and, unless `tenant` is False, --tenant, whose values `given`
-    returns, and otherwise with the name, docstring and parameters of `like`, without the first `hidden` of them."""
+    """Returns the function with the signature that typer reads. Name, docstring and parameters are those of `like`,
+    without the first `hidden` parameters; --json and, unless `tenant` is False, --tenant are added. `given` returns the
+    values of these two."""
     shared = [_TENANT, _JSON] if tenant else [_JSON]
 
     def command(**options: Any) -> None:

@@ -137,8 +137,7 @@ def _lines(found: "Found", explain: bool, nothing: str) -> Iterator[str]:
 
 
 def _question_lines(question: "Question") -> Iterator[str]:
-    """Yields lines that say how the question was understood: asks for a fact; 2: "who is my landlord?" (2023-05-01 to
-    2023-06-01)."""
+    """Yields lines that say how the question was understood: its kind, and each part with its dates."""
     form = "an order" if question.kind == "order" else f"a {question.kind}"
     yield f"asks for {form}, in the words of {question.words_of}"
     for number, part in enumerate(question.parts, 1):
@@ -147,8 +146,8 @@ def _question_lines(question: "Question") -> Iterator[str]:
 
 
 def _memory_lines(one: "FoundMemory", explain: bool) -> Iterator[str]:
-    """Yields the lines of a memory. With explain: similarity 0.52 (words 0.80 × 1, vector 0.31 × 0.5) × importance
-    0.75^0.1."""
+    """Yields the lines of a memory. explain: adds a line such as "similarity 0.52 (words 0.80 × 1, vector 0.31 × 0.5)
+    × importance 0.75^0.1"."""
     row = one.memory
     yield f"{one.relevance:7.3f}  {row.kind:<10}  {words_of(row)}"
     yield f"         {row.id}  {validity(row)}"

@@ -60,8 +60,12 @@ def context_lines(context: "Context") -> list[str]:
 
 
 def past_document(past: "RebuiltContext", as_of: int) -> dict[str, Any]:
-    """Returns the context's document with as_of, recorded_receipt (null if no answer was made there), receipt_matches
-    and forgotten_memories: ids of memories that the model got and that were forgotten since."""
+    """Returns the JSON object for a context as it was at the sequence `as_of`, compared with what the model got.
+
+    recorded_receipt: the receipt of the answer made there, or null. receipt_matches: whether the receipt has the same
+    hash; null if the two cannot be compared. forgotten_memories: ids of memories that the model got and that were
+    forgotten later.
+    """
     recorded = past.receipt.model_dump(mode="json") if past.receipt else None
     found: dict[str, Any] = {"as_of": as_of, "recorded_receipt": recorded, "receipt_matches": past.matches}
     found["forgotten_memories"] = [str(memory) for memory in past.forgotten]

@@ -27,7 +27,7 @@ from turnlog.events.subjects import check_tenant
 if TYPE_CHECKING:
     from turnlog.agent.runtime import Runtime as Runtime
 else:
-    Runtime = Any  # --help and completion do not need these libraries
+    Runtime = Any  # not imported, because --help and completion do not need its libraries
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -66,7 +66,7 @@ def listed(
     projecting: bool = False,
     checks: Callable[..., object] = lambda: None,
 ) -> Callable[[F], F]:
-    """Makes a function the command that a group runs when none of its commands is given; see `command`."""
+    """Makes a function the command that the group `below` runs if none of its commands is given; see `command`."""
 
     def add(function: F) -> F:
         made = _as_command(function, tenant, projecting, "turnlog", checks)
@@ -125,8 +125,7 @@ def run(work: Callable[[Settings], Coroutine[Any, Any, Result | int | None]], **
     """
     try:
         settings = load_settings(**changed)
-        # An empty --tenant is refused: it comes from a script's variable that was not set, not from a wish for the
-        # default.
+        # Refuses an empty --tenant: it comes from an unset variable in a script, and does not mean the default tenant.
         tenant = settings.tenant if (asked := given().tenant) is None else asked
         settings = settings.model_copy(update={"tenant": check_tenant(tenant)})
         if settings.nats_url or settings.database_url:

@@ -145,5 +145,5 @@ def seekable(path: Path) -> Iterator[Path]:
 def _is_pipe(path: Path) -> bool:
     try:
         return stat.S_ISFIFO(path.stat().st_mode)
-    except OSError:  # opening it will say why
+    except OSError:  # opening the file will raise an error that says why
         return False

@@ -43,15 +43,15 @@ class ServerUnavailable(TurnlogError):
 
 
 class Turn:
-    """A thread's turn to answer, held by the wrapped client that answers in it."""
+    """Marks whether a wrapped client of this program is answering in a thread; others wait for `changed`."""
 
     def __init__(self) -> None:
         self.is_taken, self.changed = False, asyncio.Condition()
 
 
 class Http:
-    """A server with a token. patience_s: how long a request is repeated while the server is unavailable. turns: by the
-    path of a thread."""
+    """Sends requests to a server with a token. patience_s: how long a request is repeated while the server is
+    unavailable. turns: path of a thread → its Turn."""
 
     def __init__(self, url: str, key: str, patience_s: float) -> None:
         self.turns: WeakValueDictionary[str, Turn] = WeakValueDictionary()
@@ -73,10 +73,10 @@ class Http:
         params: Mapping[str, Any] | None = None,
         write_id: UUID | None = None,
     ) -> T:
-        """Returns the answer as a value of `returns`.
+        """Sends a request and returns the response as a value of type `returns`.
 
-        write_id: a write that is sent again with the same id is done once; by default each call has its own. Raises the
-        server's errors, ServerUnavailable.
+        write_id: the server does repeated writes with the same id only once; by default each call has its own id.
+        Raises the server's errors, ServerUnavailable.
         """
         self._refuse_closed()
         request: dict[str, Any] = {"headers": _headers(user, write_id)}
@@ -195,14 +195,14 @@ def _headers(user: str | None, write_id: UUID | None) -> dict[str, Any]:
 
 
 def _passing(error: BaseException) -> bool:
-    """Returns whether repeating the request may help. For an answer it does not, because the server has already tried
-    as long as allowed."""
+    """Returns True if repeating the request may help. It does not after NoAnswer, because the server has already tried
+    for as long as allowed."""
     if isinstance(error, NoAnswer):
         return False
     return isinstance(error, httpx2.TransportError) or getattr(error, "status", None) == UNAVAILABLE
 
 
 def _pause(state: RetryCallState) -> float:
-    """Returns the pause that the server asks for, or a longer one each time."""
+    """Returns the seconds to wait before the next attempt: as the server asks, or else longer each time."""
     error = state.outcome.exception() if state.outcome else None
     return getattr(error, "retry_after_s", None) or _PAUSE(state)

@@ -72,7 +72,7 @@ class Memory(LoopBound):
         return f"<turnlog memory of tenant {self.tenant!r}>"
 
     def thread(self, id: str, user: str | None = None) -> Thread:
-        """Returns a conversation to continue or to begin. user: who speaks in it. Raises InvalidToken."""
+        """Returns a conversation to continue or to begin. user: the user who speaks in it. Raises InvalidToken."""
         check_conversation(id)
         if user is not None:
             check_id("user", user)
@@ -142,7 +142,7 @@ class Memory(LoopBound):
 
     async def profile(self, user: str, *, as_of: datetime | None = None, max_tokens: int = TOKENS) -> Profile:
         """Returns who a user is: what is true of them now, or was at a moment, in groups, most important first.
-        max_tokens: of `text`. Raises InvalidMemory."""
+        max_tokens: the most tokens of its `text`. Raises InvalidMemory."""
         return await profile(self.runtime, self.tenant, user, as_of, max_tokens)
 
     async def forget(self, user: str, memory: str | UUID) -> tuple[UUID, ...]:
@@ -184,7 +184,8 @@ class Memory(LoopBound):
         return await entities.list_entities(self.runtime, self.tenant, user, type, limit)
 
     async def export(self, user: str, level: Level = "moderate") -> dict[str, Any]:
-        """Returns all that is stored of a user, as docs/user-export.schema.json describes it. level: what is masked."""
+        """Returns all that is stored of a user, as docs/user-export.schema.json describes it. level: which personal
+        details are masked."""
         masked = SanitiseLevel[level.upper()]
         pieces = [piece async for piece in personal_data.export_person(self.runtime, self.tenant, user, masked)]
         return dict(json.loads("".join(pieces)))

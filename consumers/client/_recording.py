@@ -24,11 +24,10 @@ logger = logging.getLogger("turnlog.client")
 
 
 class Exchange:
-    """A running request. It holds its thread's turn to answer until it is over.
+    """A running request. Until it ends, no other request answers in its thread.
 
-    It runs in a task of its own, because whatever cancels its caller often cancels each further wait of the caller too.
-    messages: for the model. heard: the received part of the answer. is_whole: whether the answer came at once, not as a
-    stream.
+    It runs in its own task, because a cancelled caller often cannot wait for anything any more. messages: the messages
+    for the model. heard: the received part of the answer. is_whole: True if the answer came at once, not as a stream.
     """
 
     def __init__(self, thread: Thread, arguments: Wire, tokens: int | None) -> None:
@@ -49,12 +48,13 @@ class Exchange:
             raise
 
     def take_whole(self, reply: Any) -> None:
-        """Keeps a completion that was not streamed."""
+        """Remembers a completion that was not streamed, to be recorded by `end`."""
         self.heard.take_whole(reply)
         self.is_whole = True
 
     async def end(self) -> None:
-        """Records the answer, once; nothing if it is empty or failed."""
+        """Records the answer and waits for this; records nothing if the answer is empty or failed. A second call
+        records nothing more."""
         self._over.set()
         await asyncio.shield(self.task)
 
@@ -64,12 +64,13 @@ class Exchange:
         self._over.set()
 
     def fail(self) -> None:
-        """Records nothing."""
+        """Ends the request without recording an answer."""
         self._is_failed = True
         self._over.set()
 
     def stop(self) -> None:
-        """Records the received part when the memory is closed; a request that has not begun does not begin."""
+        """Ends the request when the memory is closed: records the received part of the answer, or nothing if the
+        request has not begun."""
         self._over.set()
         if not self._begun.done():
             self.task.cancel()
@@ -108,8 +109,8 @@ class Exchange:
             await self._close()
 
     async def _record(self, thread: Thread, context: Context, latency_ms: float) -> None:
-        """Records the text and the calls with complete arguments, because others cannot be run; nothing if nothing was
-        received."""
+        """Records the received text and tool calls. Calls with incomplete arguments are left out, because they cannot
+        be run."""
         heard, model = self.heard, self.heard.model or self._model
         text = heard.whole_text()
         calls = [call for call in heard.tool_calls() if self.is_whole or _is_json(call.arguments)]

@@ -88,7 +88,7 @@ class RemoteThread(Thread):
 
     @asynccontextmanager
     async def _turn(self, fork: Callable[[], Awaitable[Any]]) -> AsyncIterator[Thread | None]:
-        """Keeps the order of answers within this program."""
+        """Does what Thread._turn does, but orders only the answers of this program."""
         forked, turn = None, self._http.turns.setdefault(self._path, Turn())
         async with turn.changed:
             while turn.is_taken and (forked := await fork()) is None:

@@ -377,7 +377,8 @@ class Thread(LoopBound):
 
     @contextlib.asynccontextmanager
     async def _turn(self, fork: Callable[[], Awaitable[Any]]) -> "AsyncIterator[Thread | None]":
-        """See in_turn."""
+        """Runs the block after the earlier answers of the conversation, and yields None. If `fork` returns a fork while
+        this waits, yields the fork at once. See in_turn."""
         patience_s = self._runtime.settings.answer_timeout_s
         async with in_turn(
             self._runtime, self.tenant, await self._own("member", begins=True), patience_s, fork

@@ -168,7 +168,7 @@ class AsyncRecorded(_Changed):
 
 
 class Recorded(_Changed):
-    """An openai.Stream that is recorded like AsyncRecorded."""
+    """An openai.Stream whose answer is recorded as by AsyncRecorded."""
 
     def __init__(self, stream: Any, exchange: Exchange, loop: LoopThread) -> None:
         super().__init__(stream)
@@ -201,11 +201,11 @@ class Recorded(_Changed):
         self._original.close()
 
 
-# Called for a stream that is no longer referenced, in any thread.
+# Python calls this when the stream is no longer referenced, in any thread.
 def _left(loop: asyncio.AbstractEventLoop, exchange: Exchange, close: Callable[[], Any]) -> None:
     with contextlib.suppress(
         RuntimeError
-    ):  # the loop is closed; before it, the memory was closed and recorded the received part
+    ):  # the loop is closed; the memory was closed before, and has recorded the received part of the answer
         loop.call_soon_threadsafe(exchange.leave, close)
 
 

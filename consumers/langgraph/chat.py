@@ -41,8 +41,8 @@ async def converse(graph: Graph, conversation_id: str, user_id: str, text: str |
         asked = HumanMessage(text, id=str(uuid4()))
         given = {"messages": [asked], "user_id": user_id, "conversation_id": conversation_id}
     config = thread_config(conversation_id, user_id)
-    # "sync": each node begins when earlier steps are on the log, because the context is made of them, and so that a
-    # kill before persist does not cost a second answer.
+    # "sync": a node begins only when the earlier steps are on the log, because the context is made of them. It also
+    # means that a process that is killed before persist need not make the answer again.
     async for piece in graph.astream(given, config, stream_mode="custom", durability="sync"):
         yield piece.get("text", STARTS_AGAIN)
 

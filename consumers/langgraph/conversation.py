@@ -57,10 +57,10 @@ SHOWN: dict[type[Any], Callable[[Any], dict[str, str]]] = {
 class ConversationState(TypedDict, total=False):
     """The state of the graph: plain JSON apart from the messages, so that any checkpointer can store it.
 
-    conversation_id: the checkpointer's thread_id. agent_type: who answers; `general` if no route matched.
+    conversation_id: the checkpointer's thread_id. agent_type: the agent that answers; `general` if no route matched.
     memory_context: memories of the user in the store, one per line. retrieval_results: {"namespace", "key", "text",
-    "score"}, best first. answer: for the last message until it is recorded: its id, its usage and what it was made
-    from, None if unknown. debug: node → why a part is missing, or what the node chose.
+    "score"}, best first. answer: until the last message is recorded, its id, its usage and the basis of its receipt
+    (None if unknown). debug: node → why a part is missing, or what the node chose.
     """
 
     messages: Required[Annotated[list[AnyMessage], add_messages]]

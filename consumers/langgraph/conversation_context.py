@@ -19,7 +19,8 @@ from turnlog.events.errors import TurnlogError
 from turnlog.projectors.models.conversation.message import Message
 
 PATIENCE_S = 10.0
-ITEM_TOKENS, NOTES_TOKENS, NOTES_SHARE = 300, 4_000, 8  # of one item, and of all items, as a share of the window
+# The most tokens of one item and of all items; all items get at most 1/NOTES_SHARE of the window.
+ITEM_TOKENS, NOTES_TOKENS, NOTES_SHARE = 300, 4_000, 8
 NO_VECTORS = "the store searched without vectors, so its findings may have nothing to do with the question"
 
 
@@ -54,10 +55,10 @@ def item_text(value: Mapping[str, Any]) -> str:
 def noted(
     memories: str | None, documents: Sequence[Mapping[str, Any]] | None, window: int, model: str
 ) -> tuple[str, ...]:
-    """Returns the store's findings as lists: memories, one per line, then documents, as far as they fit.
+    """Returns the store's findings as up to two texts, a list of memories and a list of documents, as far as they fit.
 
-    The model gets them as words of a user, right before the question, because texts of users and documents must not
-    have the system's authority. window: the model's window in tokens; 0 infers it.
+    The model gets them in the user's role, right before the question, because texts of users and documents must not
+    have the system's authority. memories: one per line. window: the model's window in tokens; 0 infers it.
     """
     counter, left = counter_for(model), min(NOTES_TOKENS, (window or window_for(model)) // NOTES_SHARE)
     lists = []
@@ -90,8 +91,8 @@ def by_turns(request: ContextRequest, rows: Sequence[Message]) -> ContextRequest
 
 
 def on_the_log(messages: Sequence[Message], rows: Sequence[Message]) -> list[Message]:
-    """Returns the turns with the content of the messages. If several turns match, the newest that keeps the order is
-    taken."""
+    """Returns the turn with the same content for each message that has one. If several turns match, takes the newest
+    that keeps the order."""
 
     def words(turn: Message) -> str:
         return json.dumps([turn.role, turn.content, turn.name, turn.tool_calls, turn.tool_call_id], sort_keys=True)

@@ -21,9 +21,9 @@ UNCHANGED = ("all", "3")  # tiers whose messages are sent unchanged
 
 
 class TurnlogMiddleware(AgentMiddleware[Any, Any, Any]):
-    """For `create_agent(model, middleware=[TurnlogMiddleware(saver)], checkpointer=saver)`.
+    """Middleware for `create_agent(model, middleware=[TurnlogMiddleware(saver)], checkpointer=saver)`.
 
-    Messages that fit the window go to the model unchanged. Otherwise it gets turnlog's summary and topics of the
+    If the messages fit the window, the model gets them unchanged. Otherwise it gets turnlog's summary and topics of the
     thread, condensed older messages, and the newest messages unchanged. Raises WindowTooSmall, DatabaseUnavailable.
     """
 

@@ -14,7 +14,7 @@ from langgraph.checkpoint.serde.jsonplus import EXT_DELTA_SNAPSHOT, EXT_METHOD_S
 from turnlog.events.errors import TurnlogError
 
 Allowed = frozenset[tuple[str, ...]]
-RUNS_CODE = frozenset({"json", "pickle"})  # such values name the code that creates them
+RUNS_CODE = frozenset({"json", "pickle"})  # values with these encodings name the code that creates them
 
 
 class TypeNotAllowed(TurnlogError):

@@ -21,10 +21,10 @@ STATE_TYPES = (
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """The state of a thread in the log. counts: the number of events of each type that changes what is read; partition:
-    None if the thread has no event.
+    """The state of a thread in the log.
 
-    last_seq: the last sequence of the whole log.
+    counts: the number of the thread's events by type, for the types that change what a reader gets. partition: None if
+    the thread has no event. last_seq: the last sequence of the whole log.
     """
 
     counts: dict[str, int]

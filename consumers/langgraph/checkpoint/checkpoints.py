@@ -71,8 +71,8 @@ def config_of(thread: str, ns: str, checkpoint_id: str) -> RunnableConfig:
 def checkpoint_tuple(
     saved: Saved, codec: Codec, recorded: RecordedMessages | None, next_version: Any
 ) -> CheckpointTuple:
-    """Returns the checkpoint in LangGraph's form. recorded: is told the returned messages, if the caller may continue
-    from them."""
+    """Returns the checkpoint in LangGraph's form. recorded: remembers the returned messages; None if the caller does
+    not continue from them."""
     checkpoint: dict[str, Any] = from_json(saved.checkpoint)
     values = checkpoint.get("channel_values") or {}
     for channel, version in checkpoint["channel_versions"].items():

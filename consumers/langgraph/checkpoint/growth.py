@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
-MAX_BASES = 32  # the longest chain that a read follows; longer ones are written whole again
+MAX_BASES = 32  # the longest chain of lists that a read follows; a list with a longer chain is written whole again
 
 Item = TypeVar("Item")
 
 
 class Row(NamedTuple):
-    """A row with the items from index `first` on. base_list, base_count: the list it begins with, only in the first
-    row.
+    """A row of a list: its items from index `first` on. base_list, base_count: the list begins with this many items of
+    that list; set only in its first row.
     """
 
     list_id: str
@@ -27,7 +27,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A list that other lists may begin with. base_count: how many of its items belong to its base."""
+    """A list with whose items other lists may begin. base_count: how many of its first items belong to its base."""
 
     list_id: str
     base: "Source | None" = None

@@ -19,7 +19,7 @@ from turnlog.events.errors import WrongExpectedVersion
 from turnlog.events.personal_data_caches import holds_words
 
 WriteKey = tuple[str, int]
-GRACE_S = 0.25  # the time between storing a checkpoint and putting the next one, in another thread
+GRACE_S = 0.25  # longest wait for the next checkpoint after one was stored; LangGraph puts it from another thread
 
 
 @dataclass(slots=True)
@@ -37,17 +37,21 @@ class Put:
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class HeldThread:
-    """A thread in memory. counts: how many events of each state type in the log this copy is made of; None: unknown.
+    """The copy of a thread in memory.
 
-    latest: namespace → its newest checkpoint, None if it has none. namespaces: those that had checkpoints when the
-    thread was read; None: not read. unsure: whether it must be read again. lists: (namespace, channel) → its list as
-    last stored; older: as last read from an older checkpoint; plain: the items of a value that was not stored as a
-    growing list. newest_put: the root's newest checkpoint, stored or being sent. lost: the root's first checkpoint that
-    could not be stored, until another one is stored; regained: ids from this one on belong to runs that began since.
-    pruned: event ids of turns in the lists that left the conversation. is_history_read: whether the messages in older
-    checkpoints' writes are known too, from which a DeltaChannel's snapshot is made. deletion: sequence of the last
-    deletion seen; alive_from: ids before this one belong to checkpoints that it deleted; refused: later checkpoints
-    that build on those.
+    counts: the number of events, by type, in the log from which this copy was made; None: unknown. namespaces: the
+    namespaces that had checkpoints when the thread was read; None: not read. latest: namespace → its newest checkpoint;
+    None if it has none. unsure: namespaces that must be read again.
+
+    lists: (namespace, channel) → the list as last stored. older: the list as last read from an older checkpoint. plain:
+    the items of the last value that was not stored as a growing list. pruned: event ids of turns in the lists that were
+    pruned from the conversation. is_history_read: True if the messages in the writes of older checkpoints are known
+    too; a DeltaChannel's snapshot is made of them.
+
+    newest_put: id of the root's newest checkpoint that is stored or being sent. lost: id of the root's first checkpoint
+    that could not be stored; None once a later one is stored. regained: checkpoints from this id on belong to runs that
+    began after the loss. deletion: sequence of the last known deletion of the thread. alive_from: checkpoints before
+    this id were made before that deletion. refused: later checkpoints that build on those.
     """
 
     tenant: str
@@ -78,7 +82,7 @@ class HeldThread:
     refused: set[str] = field(default_factory=set)
 
     def begin(self, counts: Mapping[str, int] | None) -> None:
-        """Forgets everything. The thread then has the given counts of events, and must be read."""
+        """Empties the copy, so that the thread is read again. counts: the thread's current counts of events."""
         self.counts = dict(counts) if counts is not None else None
         self.namespaces = frozenset() if counts is not None and not counts else None
         self.is_read, self.recorded = False, RecordedMessages()
@@ -146,20 +150,20 @@ class HeldThread:
         self.deletion = sequence
 
     def builds_on_deleted(self, checkpoint_id: str, *parents: str) -> bool:
-        """Returns whether the checkpoint belongs to a run that began before the thread was deleted; its children then
-        do too."""
+        """Returns True if the checkpoint belongs to a run that began before the thread was deleted, and remembers it,
+        so that its children are recognised too."""
         is_late = any(one < self.alive_from or one in self.refused for one in (checkpoint_id, *parents))
         if is_late:
             self.refused.add(checkpoint_id)
         return is_late
 
     def given(self, checkpoint_id: str) -> None:
-        """Records that a run got this checkpoint, which therefore was made by another process after the deletion."""
+        """Records that a run was given this checkpoint: it exists, so another process made it after the deletion."""
         self.alive_from = min(self.alive_from, checkpoint_id)
 
     def asked(self, ns: str) -> None:
-        """Records that a checkpoint is read; a run does so first and its subgraphs later. Ids of checkpoints sort by
-        time."""
+        """Records that a checkpoint is read. A new run first reads the root's checkpoint, so later ids, which sort by
+        time, belong to it."""
         if ns == ROOT and self.lost is not None and self.regained is None:
             self.regained = str(uuid6())
 
@@ -169,10 +173,10 @@ class HeldThread:
         self.moved = asyncio.Event()
 
     async def after(self, checkpoint_id: str) -> None:
-        """Waits until the root's checkpoint is being sent.
+        """Waits until the root's checkpoint is being sent; gives up after GRACE_S in which nothing is sent.
 
-        LangGraph saves a checkpoint only when the previous one is stored, but in the meantime saves the writes that
-        follow it. Without waiting, their turns would be logged before the turns that they answer.
+        LangGraph puts a checkpoint only after the previous one is stored, but may already put the writes that follow
+        it. Without this wait, their turns would be in the log before the turns that they answer.
         """
         self.waiting += 1
         try:
@@ -185,7 +189,7 @@ class HeldThread:
             self.waiting -= 1
 
     def read(self, ns: str, saved: Saved | None) -> None:
-        """Stores the newest checkpoint of a namespace, as read from the tables."""
+        """Remembers the newest checkpoint of a namespace, as read from the tables."""
         self.latest[ns] = saved
         self.is_read = self.is_read or ns == ROOT
         self.unsure.discard(ns)
@@ -202,8 +206,8 @@ class HeldThread:
                     self.counts[event.type] = self.counts.get(event.type, 0) + 1
 
     def saved(self, saved: Saved, versions: Mapping[str, object]) -> None:
-        """Stores a checkpoint that was put. Values that it lacks are its parent's, if the parent is the newest one
-        here."""
+        """Remembers a checkpoint that was put. Values that it lacks are taken from its parent, if the parent is the
+        newest checkpoint here; otherwise the namespace is read again."""
         if not self.knows(saved.ns):
             return
         last = self.latest.get(saved.ns)

@@ -59,7 +59,7 @@ class Codec:
         return serde.loads_typed((encoding, data))
 
     def fingerprint(self, value: Any) -> tuple[str, bytes]:
-        """Returns a key that is equal for equal values, which encrypted bytes are not."""
+        """Returns a key that is equal for equal values; encrypted bytes of equal values differ."""
         encoding, data = self._clear.dumps_typed(value)
         return encoding, bytes(data)
 

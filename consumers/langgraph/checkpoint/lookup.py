@@ -155,7 +155,7 @@ class Lookup:
         return found
 
     async def _compared(self, held: HeldThread) -> LogState:
-        """Forgets the copy in memory if the log has other events than the copy."""
+        """Returns the thread's state in the log; empties the copy in memory if it was made of other events."""
         state = await log_state(self._log, self._tenant, held.thread)
         if held.counts != state.counts:
             held.begin(state.counts)
@@ -200,7 +200,7 @@ def _adopt(held: HeldThread, saved: Saved, found: FoundCheckpoint, lists: dict[t
 def conditions(
     config: RunnableConfig | None, filter: dict[str, Any] | None, before: RunnableConfig | None
 ) -> tuple[str, dict[str, Any]]:
-    """Returns SQL that begins with AND, and its parameters (pure)."""
+    """Returns SQL conditions for LangGraph's arguments, each beginning with AND, and their parameters (pure)."""
     parts, named = list[str](), dict[str, Any]()
     if config:
         asked = config["configurable"]

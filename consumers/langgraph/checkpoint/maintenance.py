@@ -90,8 +90,8 @@ async def _namespaces_of(conn: Connection, tenant: str, thread: str) -> dict[str
 
 
 def but_the_newest(namespaces: Mapping[str, Namespace]) -> dict[str, tuple[str, ...]]:
-    """Returns the checkpoints to drop in each namespace (pure). A subgraph's call, whose namespace has its task's id
-    after a colon, is dropped whole with the root's checkpoint from which it was called, if that was saved."""
+    """Returns the checkpoints to drop in each namespace (pure). The namespace of a subgraph's call contains a colon
+    and the task's id. All its checkpoints are dropped if the root's checkpoint that made the call is dropped."""
     root = namespaces.get(ROOT, Namespace())
     kept_roots = _kept(root)
     dropped: dict[str, tuple[str, ...]] = {}

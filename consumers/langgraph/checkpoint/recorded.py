@@ -40,8 +40,8 @@ class RecordedMessages:
         self._raw: dict[str, Item] = {}
 
     def item(self, value: Any, codec: Codec, turns: Turns, *, coerces: bool = False) -> Item:
-        """Returns the item of a value. coerces: whether a value of which LangChain must make a message counts as
-        one.
+        """Returns the item of a value. coerces: True if text, pairs and dicts of which LangChain makes messages count
+        as messages.
         """
         message = coerced(value) if isinstance(value, BaseMessage) or (coerces and turns.record) else None
         if message is None:
@@ -52,7 +52,7 @@ class RecordedMessages:
 
     @property
     def expects_messages(self) -> bool:
-        """Returns whether LangGraph has yet to make messages of text, pairs or dicts, in the next checkpoint or
+        """True if tasks wrote text, pairs or dicts of which LangGraph will make messages in the next checkpoint or
         snapshot."""
         return bool(self._raw)
 

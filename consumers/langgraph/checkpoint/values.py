@@ -125,7 +125,7 @@ def taken_out(value: Any, coerces: bool = False) -> tuple[Any, list[Any]]:
     """Returns the value with a placeholder for each message, and the messages. Walks plain containers and LangGraph's
     own.
 
-    coerces: also takes out whatever LangChain makes a message of: the value, or each item if it is a list. Takes out no
+    coerces: True also takes out the value, or each item of a list, if LangChain can make a message of it. Takes out no
     message if the value has too many or too deeply nested parts.
     """
     found: list[Any] = []
@@ -158,8 +158,10 @@ def taken_out(value: Any, coerces: bool = False) -> tuple[Any, list[Any]]:
 
 
 def put_back(value: Any, items: list[Any]) -> Any:
-    """Returns the value with its items put back, the reverse of taken_out(). items: by placeholder; a missing one is
-    `...` and is left out of its container.
+    """Returns the value with its items instead of the placeholders; the reverse of taken_out().
+
+    items: the item for each placeholder number. An item whose turn was deleted is `...`, and is left out of its dict,
+    list or tuple.
     """
     kind = type(value)
     if kind is dict:

@@ -161,8 +161,8 @@ class Writer:
         return best, most
 
     def _may_grow(self, ns: str, channel: str, value: list[Any]) -> bool:
-        """Returns whether the list may be stored as a growing one: with messages (if they are encrypted, only a short
-        list), otherwise if it begins with the same objects as before.
+        """Returns True if the list may be stored as a growing list: if it has only messages (if encrypted, only a short
+        list), or if it is short and is the previous value with more items at its end.
         """
         if all(isinstance(one, BaseMessage) or (channel == MESSAGES and coerced(one) is not None) for one in value):
             return not self._codec.private or len(value) <= MAX_FIRST_ITEMS
@@ -177,7 +177,8 @@ class Writer:
 
 
 def split(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns (values in the checkpoint's JSON, values stored apart). A DeltaChannel's snapshot is True in the JSON."""
+    """Returns (values in the checkpoint's JSON, values stored separately). In the JSON, a DeltaChannel's snapshot is
+    replaced by True."""
     inline = {channel: value for channel, value in values.items() if is_plain(value)}
     apart = {channel: value for channel, value in values.items() if channel not in inline}
     return inline | {channel: True for channel, value in apart.items() if isinstance(value, _DeltaSnapshot)}, apart

@@ -25,9 +25,9 @@ class InvalidIndex(TurnlogError, ValueError):
 
 
 class StoreIndexConfig(IndexConfig, total=False):
-    """LangGraph's IndexConfig. model: the name under which vectors are stored, one per embedding model. Without it, the
+    """LangGraph's IndexConfig with a field `model`: the name under which vectors are stored, one per embedding model.
 
-    name is derived from that of `embed`; it is required for two functions with the same name.
+    Without it, the name is derived from the name of `embed`. It is required if two functions have the same name.
     """
 
     model: str

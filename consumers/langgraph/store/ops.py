@@ -38,7 +38,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A put or a deletion. event: contains the hashes of `texts` under the model, as if all texts had vectors."""
+    """A put or a deletion. event: names the model and the hashes of `texts`, as if all texts had vectors."""
 
     place: Key
     event: Event

@@ -78,7 +78,7 @@ class Grouped(Generic[In, Out]):
                 count = self._fitting()
                 taken, self._waiting = self._waiting[:count], self._waiting[count:]
                 await self._run_for([(one, future) for one, future in taken if not future.done()])
-        finally:  # in the same step in which it saw that nothing waits, so that do() does not rely on this run
+        finally:  # no await since it saw that no call waits, so that do() cannot rely on this worker, which ends
             self._workers = {worker for worker in self._workers if worker is not asyncio.current_task()}
 
     def _fitting(self) -> int:

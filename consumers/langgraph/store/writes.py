@@ -62,8 +62,8 @@ class StoreWriter:
 
 
 def _with_vectors(write: Write, known: set[str]) -> Event:
-    """Returns the event; if a vector is missing, it names no model, which means that its texts are still to be
-    embedded.
+    """Returns the event. If the vector of a text is missing, the event names no model; `areindex` embeds its texts
+    later.
     """
     data = write.event.data
     if not isinstance(data, StoreItemPut) or all(text.text_hash in known for text in write.texts):
