@@ -78,12 +78,12 @@ MODULES = (
     chat_stream,
 )
 OPENAI_MODULES = (models, chat, responses, stored, conversations)
-# Response headers that a page of another origin may read, besides those that every page may.
+# Response headers that pages of other origins may read, besides the headers that browsers always let them read.
 READABLE = (
     *("ETag", "Link", "Retry-After", "Idempotent-Replayed", "X-Next-Cursor"),
     *("X-Turnlog-Thread", "X-Turnlog-Receipt", "X-Request-Id"),
 )
-ONCE = [Depends(write_id)]  # for routes that set no id of their own
+ONCE = [Depends(write_id)]  # detects repeated writes, also for routes whose function does not use the id
 ERRORS: dict[int | str, dict[str, Any]] = {kind: {"model": problems.Problem} for kind in ("4XX", "5XX")}
 
 

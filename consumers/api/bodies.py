@@ -25,6 +25,7 @@ class CamelBody(BaseModel):
 
 
 class CamelRecord(CamelBody):
-    """A response body with camelCase names. It is created with our own names, or from a value that has them."""
+    """A response body with camelCase names. It is created with snake_case names, or from an object with such
+    attributes."""
 
     model_config = ConfigDict(validate_by_name=True, from_attributes=True, serialize_by_alias=True)

@@ -57,8 +57,8 @@ def operation_id(route: APIRoute) -> str:
 def documented(document: dict[str, Any]) -> dict[str, Any]:
     """Completes the document in place, so that it is valid OpenAPI 3.1 and other projects' generators accept it.
 
-    Problems get their media type, objects created by POST get links, and Idempotency-Key, which every route can read,
-    stays only where it has an effect.
+    Problems get their media type, and objects created by POST get links. The parameter Idempotency-Key is removed from
+    operations on which it has no effect.
     """
     document["tags"] = [{"name": name, "description": text} for name, text in TAGS.items()]
     document["security"] = [{name: []} for name in document["components"]["securitySchemes"]]

@@ -14,7 +14,7 @@ from turnlog.events.tasks import cancel
 
 WRITE, HOLDING, FAILED = "turnlog.write", "turnlog.holding", "turnlog.failed"
 REPEATED = b"idempotent-replayed"
-# Routes that need no key: they read by POST, because queries can be long, or have nothing left to cancel when repeated.
+# Routes that ignore the key: they only read (by POST, because queries can be long), or can be repeated without harm.
 WITHOUT_KEY = frozenset(
     {
         "/api/threads/{thread}/answers/{seq}/cancel",
@@ -52,7 +52,7 @@ class Repeated(Exception):
 
 
 def may_repeat(request: Request) -> bool:
-    """Returns whether the request changes something."""
+    """Returns True if the request changes something, so that a repetition of it must be detected."""
     return request.method not in ("GET", "HEAD", "OPTIONS") and route_template(request.scope) not in WITHOUT_KEY
 
 
@@ -68,7 +68,7 @@ async def begin(request: Request, runtime: Runtime, write: Write) -> None:
 
 
 def failed(request: Request) -> None:
-    """Prevents that a response is stored which began as a success but reports an error."""
+    """Marks a response that began as a success but reports an error, so that it is not stored."""
     request.scope[FAILED] = True
 
 

@@ -33,9 +33,8 @@ class JobStatus:
 
 @dataclass(slots=True)
 class Job:
-    """A job of a user. key: distinguishes jobs of one kind. file: its output.
-
-    more: an event that is set, and replaced by a new one, whenever the status changes."""
+    """A job of a user. key: distinguishes jobs of the same kind. file: its output. more: an event that is set, and
+    replaced by a new one, whenever the status changes."""
 
     owner: tuple[str, str]
     status: JobStatus

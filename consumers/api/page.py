@@ -8,7 +8,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Message, Receive, Scope, Send
 
-FOLDER = Path(__file__).resolve().parent.parent / "page"  # an editable install links the modules, but not the folder
+FOLDER = Path(__file__).resolve().parent.parent / "page"  # by path, because an editable install maps only modules
 # The policy: nothing is loaded from other servers, the HTML has no inline script or style, and other pages may not
 # frame this one.
 HEADERS = {

@@ -1,4 +1,5 @@
-"""Pages of lists. A cursor says where the next page begins, so that changes of the list repeat or skip nothing."""
+"""Makes pages of lists. A cursor names the place after which the next page begins, so that no item is repeated or
+skipped when the list changes."""
 
 import base64
 import json
@@ -44,7 +45,7 @@ def page_of(items: Sequence[T], limit: int, place: Callable[[T], Place]) -> Page
 
 
 def page_after(items: Sequence[T], limit: int, cursor: str | None, place: Callable[[T], Place]) -> Page[T]:
-    """Returns the page after the cursor, from a whole list in the order of its places. Raises BadCursor."""
+    """Returns the page after the cursor. items: the whole list, sorted by `place`. Raises BadCursor."""
     kinds = [type(part) for part in place(items[0])] if items else None
     begin = place_of(cursor, *kinds) if kinds else None
     rest = items if begin is None else [item for item in items if place(item) > begin]

@@ -126,14 +126,14 @@ def needs(scope: str, role: Role | None = None) -> Any:
 
 
 async def reads_in_turn(caller: Annotated[Principal, needs("read")]) -> AsyncIterator[Principal]:
-    """Yields the caller; its reads wait for their turn, which lasts until the response is sent. Raises Forbidden,
-    TooManyWaiting.
+    """Waits until the caller may read, because each user has only some reads at a time; yields the caller. The read
+    counts until the response is sent. Raises Forbidden, TooManyWaiting.
     """
     async with in_share(*caller.person, "reads"):
         yield caller
 
 
-# A Watcher's response is endless, so it takes no turn among the reads; streams are counted separately.
+# A Watcher's response is endless, so it does not count as a read; streams are counted separately.
 Watcher = Annotated[Principal, needs("read")]
 Reader = Annotated[Principal, Depends(reads_in_turn)]
 Writer = Annotated[Principal, needs("write")]
@@ -145,8 +145,8 @@ KeyMaker = Annotated[Principal, needs("keys")]
 
 
 async def server_operator(caller: Operator) -> Principal:
-    """Returns the caller if it operates what all tenants share. Raises Forbidden for operators of any tenant but the
-    server's.
+    """Returns the caller if they may operate what all tenants share. Raises Forbidden for operators of other tenants
+    than the server's own.
     """
     own = caller.system.settings.tenant
     if caller.tenant != own:

@@ -100,7 +100,7 @@ async def serving(runtime: Runtime, react: React, port_file: Path | None = None)
 
         async def serve(beat: Heartbeat) -> None:
             nonlocal server
-            if server.started:  # the server ended: connections wait in the listener for the next one
+            if server.started:  # the server has ended; new connections wait in the listening socket for the next server
                 await server.end()
                 server = _Server(create_app(runtime, react), settings.api_max_body)
             server.beat = beat
@@ -146,7 +146,7 @@ def listening(host: str, port: int, port_file: Path | None) -> Iterator[socket.s
 
 
 def check_model(base_url: str | None, api_url: str) -> None:
-    """Raises OwnModel where the model's server is the API itself."""
+    """Raises OwnModel if the model's server is the API itself."""
     own = urlsplit(api_url)
     names = {own.netloc, *(f"{host}:{own.port}" for host in ("localhost", "127.0.0.1", "[::1]"))}
     if urlsplit(base_url or "").netloc in names:

@@ -1,5 +1,6 @@
-"""Conversations, memories and entities under /ai-agent, with its field names. They use the same functions as our own
-routes.
+"""Routes for conversations, memories and entities under /ai-agent, with the field names of that API.
+
+They call the same functions as turnlog's own routes.
 """
 
 from collections.abc import AsyncIterator, Sequence

@@ -1,9 +1,10 @@
-"""Lets clients of MCP sign in: an authorization server (OAuth 2.1) over turnlog's own API keys and tokens.
+"""Lets MCP clients sign in: an OAuth 2.1 authorization server that uses turnlog's API keys and tokens.
 
-A sign-in is an API key, so `turnlog api-key` lists and revokes it. Its secret is stored only in its refresh tokens,
-encrypted. An access token is valid for the address of MCP alone and ends with the key. A refresh token works once: the
-row of the key's uses counts refreshes, and one statement decides which of two simultaneous uses is first. Clients and
-requests are not stored: their ids contain them, signed.
+Each sign-in creates an API key, so `turnlog api-key` can list and revoke it. The key's secret is stored nowhere on the
+server; the client's refresh tokens contain it, encrypted. An access token is valid only for the address of MCP and
+only while the key is valid. A refresh token works once: the database counts the refreshes of each key, and one SQL
+statement decides which of two simultaneous refreshes is first. Registrations of clients and authorization requests are
+not stored either: the ids that clients and forms send back contain them, signed.
 """
 
 import re
@@ -82,8 +83,8 @@ class Code(AuthorizationCode):
 
 
 class Refresh(RefreshToken):
-    """A refresh token. key: the API key that the token stands for. used: how often the sign-in was refreshed before
-    this token.
+    """A refresh token. key: the secret of the sign-in's API key. used: the number of refreshes before this token was
+    issued.
     """
 
     key: str
@@ -148,7 +149,8 @@ class SignIns:
         return f"{ticket}.{self._signed('code', content)}"
 
     async def load_authorization_code(self, client: OAuthClientInformationFull, authorization_code: str) -> Code | None:
-        """Returns the code, and uses it up even if the handler then refuses the rest of the request."""
+        """Returns the code, or None if it is not valid. The code is then used up, even if the handler refuses the
+        request for another reason."""
         ticket, _, signed = authorization_code.partition(".")
         content = self._opened("code", signed)
         if content is None or not compare_digest(content["ticket"], _digest(ticket)):
@@ -186,8 +188,8 @@ class SignIns:
     async def exchange_refresh_token(
         self, client: OAuthClientInformationFull, refresh_token: Refresh, scopes: list[str]
     ) -> OAuthToken:
-        """Returns new tokens, once per refresh token; the sign-in still expires at the same time. A token that was
-        first used more than a minute ago ends the sign-in, because it may be stolen (OAuth 2.1, 4.3.1)."""
+        """Returns new tokens, once per refresh token; the sign-in still expires at the same time. If the token was used
+        before, more than a minute ago, this ends the sign-in, because the token may be stolen (OAuth 2.1, 4.3.1)."""
         holder, used = refresh_token.identity, refresh_token.used
         spent = await spend_refresh(self._runtime.pool, holder, used)
         if spent == "replayed":

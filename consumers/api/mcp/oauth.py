@@ -173,7 +173,8 @@ class _Server:
         return JSONResponse(registered, 201, NO_STORE)
 
     async def ask(self, request: Request) -> Response:
-        """Shows the consent page. An invalid request sends the person back to the client, if that is known."""
+        """Shows the consent page. If the request is invalid, sends the person back to the client; if the client is not
+        known, shows an error."""
         query = request.query_params
         client = self._sign_ins.client(query.get("client_id", ""))
         if client is None or len(query.multi_items()) != len(query):
@@ -201,8 +202,8 @@ class _Server:
         return self._page(request, self._sign_ins.ask(wanted), wanted)
 
     async def decide(self, request: Request) -> Response:
-        """Sends the person back with a code, for the owner of the credential in the form. A forged form has no
-        credential, because there is no cookie for a browser to add."""
+        """Sends the person back to the client with a code for the owner of the credential in the form. A form that
+        another site forges has no credential, because none is in a cookie, which the browser would add."""
         form = {name: str(value) for name, value in (await request.form()).items()}
         text = form.get("request", "")
         asked = self._sign_ins.asked(text)
@@ -239,7 +240,7 @@ class _Server:
         return Response(headers=NO_STORE)
 
     async def _person(self, credential: str) -> Identity:
-        """Returns whom a credential belongs to: a link of <code>turnlog page</code>, a token or an API key. Raises
+        """Returns the owner of a credential, which is a link printed by `turnlog page`, a token or an API key. Raises
         Unauthenticated."""
         access = self._runtime.cached(Access)
         _, is_link, ticket = credential.rpartition("#ticket=")
@@ -265,7 +266,7 @@ class _Server:
             f'<button class="button" name="decision" value="refuse">{words["refuse"]}</button></div>'
         )
         title = words["title"].format(client=escape(shown or words["a client"]))
-        # A browser also checks the redirection after the form.
+        # A browser applies form-action also to the redirect that follows the form.
         target = f"{uri.scheme}:" if "[" in origin else origin  # a content security policy cannot name an IPv6 address
         return _html(request, title, inner, 401 if wrong else 200, f"'self' {target}")
 

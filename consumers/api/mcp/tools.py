@@ -1,4 +1,4 @@
-"""turnlog's tools for models. None takes a tenant or user, because an injected prompt would use it."""
+"""turnlog's tools for models. No tool has a parameter for tenant or user, because an injected prompt could set it."""
 
 import asyncio
 import functools
@@ -135,7 +135,7 @@ class _Tools:
 
     @asynccontextmanager
     async def reader(self, context: Context[Any, Any]) -> AsyncIterator[Principal]:
-        """Yields the caller, whose reads wait for their turn."""
+        """Waits until the caller may read, because each user has only some reads at a time; yields the caller."""
         caller = self.caller(context, "read")
         async with in_share(*caller.person, "reads"):
             yield caller
@@ -279,9 +279,8 @@ def make_server(fixed: Principal | None = None) -> MCPServer:
 
 @contextmanager
 def _untouched_root_logger() -> Iterator[None]:
-    """Keeps MCPServer from changing the root logger. It calls logging.basicConfig, which does nothing if there is a
-    handler. Setting its log level would still leave a handler, and then the program's own basicConfig would do
-    nothing."""
+    """Keeps MCPServer from changing the root logger. MCPServer calls logging.basicConfig, which does nothing if the
+    root logger has a handler. Otherwise it would add a handler, and the program's own basicConfig would do nothing."""
     root, handler = logging.getLogger(), logging.NullHandler()
     root.addHandler(handler)
     try:

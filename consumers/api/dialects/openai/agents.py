@@ -133,8 +133,8 @@ class _Steps:
 
 
 async def _thread_with_earlier(caller: Principal, wanted: CompletionRequest) -> str:
-    """Returns the conversation of the request, with all messages before the question; a fork if the conversation went
-    on differently."""
+    """Returns the conversation of the request, after storing the messages before the question in it. Returns a fork if
+    the conversation already has other turns after them."""
     place = await _place(caller, wanted)
     thread = place.thread or str(uuid5(wanted.id, "thread"))
     if place.after is not None:

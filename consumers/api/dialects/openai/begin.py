@@ -112,8 +112,8 @@ class Started:
         return {name: str(value) for name, value in about.items() if value is not None}
 
     async def pieces(self) -> AsyncGenerator[CompletionPiece]:
-        """Yields the pieces after the ids. If the reader of an answer that is not stored leaves, the request to the
-        model's server ends too."""
+        """Yields the pieces of the answer, after the first piece, which has the ids. If the answer is not stored and
+        its reader leaves, the request to the model's server is cancelled."""
         has_ended = False
         try:
             async with aclosing(self.running.read(1)) as pieces:
@@ -140,8 +140,8 @@ class Started:
         raise AssertionError("the last piece is the whole answer")
 
     def streamed(self, lines: AsyncGenerator[str], failed: Callable[[str], str]) -> StreamingResponse:
-        """Returns the lines as server-sent events. failed: makes the last line from the body of an error in
-        mid-stream.
+        """Returns the lines as server-sent events. failed: makes the last line from an error body, if an error occurs
+        after the response has begun.
         """
 
         async def sent() -> AsyncIterator[str]:

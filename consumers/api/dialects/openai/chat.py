@@ -113,7 +113,7 @@ class _Chunks:
         yield self._chunk({"role": "assistant", "content": ""}, usage=usage)
         async with aclosing(self._started.pieces()) as pieces:
             async for piece in pieces:
-                if isinstance(piece, Reasoned):  # a completion cannot contain it
+                if isinstance(piece, Reasoned):  # chat completions have no field for reasoning
                     continue
                 yield self._chunk_of(piece, usage)
                 if usage and isinstance(piece, Completion):

@@ -59,7 +59,7 @@ async def add_conversation_items(
     """Appends items to a conversation; no model answers them."""
     place = await caller.owns(thread)
     seqs = await _append(place, caller, body.items, write_id)
-    if not seqs:  # of reasoning alone
+    if not seqs:  # the items were only reasoning, which is not stored
         return _list([], None)
     page = await transcript(*place, after_seq=seqs[0] - 1, limit=len(seqs))
     return _list([item for turn in page.turns for item in item_of(turn)], None)

@@ -52,7 +52,7 @@ def messages_of(items: Sequence[Item]) -> list[dict[str, Any]]:
             case "compaction":
                 messages.append({"role": "system", "content": _summary_in(item)})
             case "reasoning":
-                pass  # providers ask clients not to send it back
+                pass  # left out, because providers ask clients not to send reasoning back
             case kind:
                 raise Unusable("input", f"items of type {kind!r} are not supported")
     return messages
