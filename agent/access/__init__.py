@@ -1,1 +1,1 @@
-"""Turns the credential of a request into a verified Identity. No HTTP here."""
+"""Verifies credentials, limits requests, and manages API keys, tokens, subscribers and webhooks."""

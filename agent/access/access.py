@@ -79,7 +79,7 @@ class KeySet:
             logger.warning("the keys at TURNLOG_JWT_JWKS_URL cannot be fetched: %r", error)
 
     async def _body(self) -> bytes:
-        """Raises ValueError for a redirection, an error or more than MAX_BYTES."""
+        """Returns the body of the response. Raises ValueError for a redirection, an error or more than MAX_BYTES."""
         found = b""
         headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
         async with (
@@ -109,13 +109,14 @@ def _keys(body: bytes) -> dict[str, jwt.PyJWK]:
 
 
 class OutsideIssuer:
-    """The issuer that the settings name, with the audience of its tokens for turnlog."""
+    """Verifies tokens of the external issuer that the settings name. audience: that of its tokens for turnlog."""
 
     def __init__(self, issuer: str, audience: str, keys: KeySet, settings: Settings) -> None:
         self.name, self._audience, self._keys, self._settings = issuer, audience, keys, settings
 
     async def verify(self, token: str, kid: str) -> Identity:
-        """Raises Unauthenticated, TokenExpired, IssuerUnavailable."""
+        """Returns the identity that a token proves. kid: id of the key that signed it. Raises Unauthenticated,
+        TokenExpired, IssuerUnavailable."""
         claims = verified(token, await self._keys.key(kid), ALGORITHMS, self.name, self._audience)
         tenant_claim = self._settings.jwt_tenant_claim
         tenant = self._settings.tenant if tenant_claim is None else text_claim(claims, tenant_claim)
@@ -131,7 +132,7 @@ class OutsideIssuer:
 
 
 def outside_issuer(settings: Settings) -> OutsideIssuer | None:
-    """Returns the issuer of the settings; None if the settings name none. Raises InvalidSetting."""
+    """Returns the external issuer; None if the settings name none. Raises InvalidSetting."""
     issuer, audience, url = settings.jwt_issuer, settings.jwt_audience, settings.jwt_jwks_url
     if issuer is None and audience is None and url is None:
         return None
@@ -184,13 +185,15 @@ REMEMBERED = 1_000
 
 
 class Access:
-    """Each runtime has one: `runtime.cached(Access)`. Raises InvalidSetting when there is no usable secret."""
+    """Verifies credentials and issues tickets. Each runtime has one instance: `runtime.cached(Access)`. Raises
+    InvalidSetting if there is no usable secret."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._secret = secret_of(runtime.settings)
         self._own = OwnIssuer(self._secret)
-        # turnlog's own tokens cannot be revoked, and a client sends the same one with every request.
+        # turnlog's own tokens, which are verified only once: they cannot be revoked, and a client sends the same token
+        # with every request.
         self._verified: LRUCache[tuple[str, str | None], Identity] = LRUCache(REMEMBERED)
         self._outside = outside_issuer(runtime.settings)
         self._tickets = Tickets(runtime.log, runtime.settings.replicas)
@@ -214,14 +217,14 @@ class Access:
         return identity if act_as is None else identity.acting_as(act_as)
 
     def signature_of(self, document: bytes) -> str:
-        """Returns a signature, by which a document that a client sends back is known to be unchanged. It is equal in
-        every process with the same secret.
+        """Returns a signature of a document. It shows later that a client sends the document back unchanged. All
+        processes with the same secret return the same signature.
         """
         return self.digest_of(b"document\0" + document).hex()
 
     def digest_of(self, what: bytes) -> bytes:
-        """Returns 32 bytes that only a process with the same secret can make. what: the bytes to digest, which begin
-        with their purpose."""
+        """Returns 32 bytes that only a process with the same secret can compute. what: the bytes to digest, which must
+        begin with their purpose."""
         return hmac.digest(self._secret.pepper, what, "sha256")
 
     async def issue_ticket(self, identity: Identity) -> str:
@@ -229,7 +232,8 @@ class Access:
         return await self._tickets.issue(identity)
 
     async def redeem(self, ticket: str) -> Identity:
-        """Returns the identity that got the ticket; once. Raises Unauthenticated, TokenExpired, LogUnavailable."""
+        """Returns the identity for which a ticket was issued. A ticket can be redeemed once. Raises Unauthenticated,
+        TokenExpired, LogUnavailable."""
         identity = await self._tickets.redeem(ticket)
         await self.check(identity)
         return identity

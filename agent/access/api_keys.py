@@ -145,7 +145,7 @@ def _could_make(by: Identity, tenant: str, key: KeyInfo) -> bool:
 
 
 async def revoke_key(runtime: Runtime, tenant: str, key_id: str, by: Identity | None = None) -> KeyInfo:
-    """Revokes a key: it is refused everywhere, for ever, when this returns. by: see list_keys.
+    """Revokes a key permanently; when this returns, every process refuses it. by: see list_keys.
 
     Raises NotFound, InvalidToken, ThreadParked, NotProjectedInTime, LogUnavailable.
     """

@@ -1,7 +1,7 @@
 """Carries out a write once when it is repeated with the same Idempotency-Key; every repetition gets the same answer.
 
-If event ids derive from the key, the log by itself stores a repeated write only once. This adds what the log cannot do:
-return the answer of the first write, and refuse the same key with another body.
+If event ids derive from the key, the log by itself stores a repeated write only once. This module does the rest: it
+returns the answer of the first write, and refuses the same key with another body.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ class WriteUnderWay(TurnlogError):
 @dataclass(frozen=True, slots=True)
 class Write:
     """A request that changes something. id: derived from its user, route and key. request: a digest of its body.
-    secret: 32 bytes that can be made only with the key; they encrypt the answer."""
+    secret: 32 bytes that encrypt the answer; they can be computed only from the key."""
 
     tenant: str
     user: str
@@ -97,7 +97,7 @@ async def begin_write(runtime: Runtime, write: Write, *, joins: bool = False) ->
 
 
 async def hold(runtime: Runtime, write: Write) -> None:
-    """Renews the lease of a write that takes longer, until it is cancelled."""
+    """Renews the lease of a running write until this call is cancelled."""
     given = {"tenant": write.tenant, "id": write.id, "lease": LEASE_S}
     while True:
         await asyncio.sleep(LEASE_S / 3)

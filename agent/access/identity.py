@@ -1,4 +1,4 @@
-"""The person or program that makes a request, as a verified credential names it, and what it may do."""
+"""Defines the identity of a caller, which a verified credential proves, and the caller's rights."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace

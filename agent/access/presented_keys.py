@@ -1,7 +1,7 @@
 """Makes and recognises API keys `tl_<id>_<secret>`, and records their use.
 
-A key's row holds an HMAC over its secret and its rights. So neither the rows nor the log give access to anything, and
-whoever can publish events can neither make a key nor change its rights.
+A key's row contains an HMAC of its secret and its rights. So the rows and the log alone are not enough to use a key,
+and somebody who can publish events can neither create a key nor change its rights.
 """
 
 import hmac
@@ -35,13 +35,14 @@ SELECT refreshed_at > now() - interval '1 minute' FROM api_key_uses WHERE tenant
 
 
 def new_key() -> tuple[str, str]:
-    """Returns (id, the whole key)."""
+    """Returns the id and the complete text of a new key."""
     key_id = secrets.token_hex(8)
     return key_id, f"{PREFIX}{key_id}_{secrets.token_urlsafe(32)}"
 
 
 def digest_of(key: str, grant: Identity, pepper: bytes) -> str:
-    """Returns the digest of an API key and what it grants: 64 hexadecimal digits."""
+    """Returns the HMAC-SHA256 of an API key and its rights, as 64 hexadecimal digits. grant: tenant, user, role, scopes
+    and expiry of the key."""
     until = grant.expires_at and int(grant.expires_at.timestamp())
     said = [key, grant.tenant, grant.user, grant.role, sorted(grant.scopes), until]
     return hmac.digest(pepper, json.dumps(said).encode(), "sha256").hex()
@@ -83,9 +84,9 @@ async def is_revoked(pool: Pool, tenant: str, key_id: str) -> bool:
 
 
 async def spend_refresh(pool: Pool, key: Identity, used: int) -> Literal["spent", "just spent", "replayed"]:
-    """Counts a refresh of the sign-in that a key stands for. used: the number of refreshes when the refresh token was
-    issued. Only the newest token can be spent, by only one of two simultaneous requests. A token that was spent within
-    the last minute may be a client's retry."""
+    """Counts a refresh of a sign-in, which is stored as an API key. used: the number of refreshes when the refresh
+    token was issued. Only the newest token can be spent, and only by one of two simultaneous requests. "just spent"
+    means that the last refresh was less than a minute ago, so this may be a client's retry."""
     async with pool.connection() as conn:
         place = (key.tenant, key.key_id)
         if (await conn.execute(_SPEND, (*place, used))).rowcount == 1:

@@ -1,7 +1,8 @@
-"""The secret behind every token and API key: an Ed25519 key that signs tokens, a pepper for the digests of keys, and a
-key that signs the events that say who may do what.
+"""Derives the secrets of a server: an Ed25519 key that signs tokens, a pepper for the digests of API keys, and a key
+that signs events about access rights.
 
-All are derived from TURNLOG_API_SECRET, so that all processes that have it agree, or from a file of the data folder.
+All are derived from TURNLOG_API_SECRET, so that all processes with this setting have the same secrets, or from a file
+in the data folder.
 """
 
 import secrets
@@ -23,8 +24,8 @@ ALGORITHM = "EdDSA"
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """The secrets that tokens, keys and events are signed with. kid: a fingerprint of the public key. pepper, events:
-    32 bytes."""
+    """The secrets that sign tokens, API keys and events. kid: a fingerprint of the public key. pepper, events: 32 bytes
+    each."""
 
     signing: Ed25519PrivateKey
     kid: str
@@ -41,8 +42,8 @@ class Secret:
 
 
 def secret_of(settings: Settings) -> Secret:
-    """Returns the secret of TURNLOG_API_SECRET, or without it that of the data folder's file, which is made if there is
-    none.
+    """Returns the secrets derived from TURNLOG_API_SECRET or, if it is not set, from a file in the data folder. The
+    file is created if it does not exist.
 
     Raises InvalidSetting.
     """

@@ -19,8 +19,8 @@ from turnlog.events.subjects import DOMAIN, STREAM, check_tenant, subscriber_dur
 
 logger = logging.getLogger("turnlog.agent")
 
-# Lets a durable's subscriber connect with this password; None revokes it. Returns what must be configured by hand where
-# the servers are not turnlog's own, else None.
+# A function of a durable's name and a password, with which its subscriber may connect from now on; None revokes the
+# password. Returns settings to add by hand if turnlog does not run nats-server itself, otherwise None.
 Admit = Callable[[str, str | None], Awaitable[str | None]]
 
 
@@ -95,8 +95,8 @@ async def create_subscriber(
 
 
 async def _undo(runtime: Runtime, durable: str) -> None:
-    """Removes a durable whose password was not handed out. A failure is only logged, because the error before it says
-    more.
+    """Removes a durable for which no password could be set. A failure is only logged, because the caller raises the
+    first error.
     """
     try:
         with nats_errors(f"the durable {durable} without a password was not removed"):

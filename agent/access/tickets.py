@@ -1,4 +1,5 @@
-"""Single-use tickets: for a WebSocket, because a browser cannot send a header there, and for a link to the web page.
+"""Issues single-use tickets: for WebSockets, because a browser cannot send a header there, and for links to the web
+page.
 
 A ticket is random text; its claims are in a JetStream bucket under its digest, where entries expire by themselves.
 """
@@ -81,5 +82,5 @@ def _digest(ticket: str) -> str:
 
 
 def sign_in_tickets(log: Log, replicas: int) -> Tickets:
-    """Returns the tickets of links to the web page."""
+    """Returns the Tickets that sign users in to the web page by a link."""
     return Tickets(log, replicas, SIGN_IN_BUCKET, SIGN_IN_S, "the web page")

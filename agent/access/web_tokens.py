@@ -1,4 +1,4 @@
-"""JSON Web Tokens of turnlog's own issuer, and the checks that tokens of every issuer pass (RFC 7519, RFC 8725)."""
+"""Signs turnlog's own JSON Web Tokens, and verifies tokens of every issuer (RFC 7519, RFC 8725)."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ MAX_TTL = timedelta(days=366)
 
 @dataclass(frozen=True, slots=True)
 class Unverified:
-    """The unverified content of a token, used only to find the key that verifies it. kid: "" if it names none."""
+    """The unverified content of a token, used only to find the key that verifies it. kid: id of that key, or ""."""
 
     issuer: str
     kid: str
@@ -42,8 +42,8 @@ def peek(token: str) -> Unverified:
 def verified(
     token: str, key: Any, algorithms: Sequence[str], issuer: str, audience: str | Sequence[str]
 ) -> Mapping[str, Any]:
-    """Returns the claims; those of REQUIRED have the types of RFC 7519, 4.1. algorithms: those with which this issuer
-    may sign. Raises Unauthenticated, TokenExpired."""
+    """Returns the claims of a token after verifying it. All claims of REQUIRED are present, with the types of RFC 7519,
+    4.1. algorithms: those with which this issuer may sign. Raises Unauthenticated, TokenExpired."""
     options: Any = {"require": REQUIRED, "enforce_minimum_key_length": True}
     try:
         claims = jwt.decode(

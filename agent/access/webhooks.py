@@ -1,8 +1,8 @@
-"""Webhooks: a tenant's events, sent to a URL and signed as standard-webhooks 1.0 says.
+"""Manages webhooks, which send a tenant's events to a URL, signed according to standard-webhooks 1.0.
 
 The durable in JetStream is the record of a webhook; its secret derives from TURNLOG_API_SECRET and a salt in that
-record, so it is stored nowhere. An event that could not be delivered in ATTEMPTS becomes a failure, which can be sent
-again or dropped.
+record, so the secret is not stored. An event that could not be delivered in ATTEMPTS attempts becomes a failure, which
+can be sent again or dropped.
 """
 
 import asyncio
@@ -40,9 +40,9 @@ logger = logging.getLogger("turnlog.agent")
 RECORD = "turnlog_webhook"
 _UNICAST, _6TO4 = ip_network("2000::/3"), ip_network("2002::/16")
 TYPES = ("turn_recorded", "memory_recorded", "memory_forgotten", "thread_deleted", "user_erased")
-REDACTED = "event_redacted"  # names the replacement of an event that was perhaps not sent yet
+REDACTED = "event_redacted"  # the type of an event that replaces an earlier one, which may not have been sent yet
 TIMEOUT_S = 15.0
-# Seconds until the next attempt; after the last one an event is a failure, a day and a half after the first.
+# Seconds until the next attempt. After the last attempt, a day and a half after the first, the event is a failure.
 BACK_OFF_S = (5, 30, 120, 600, 3_600, 14_400, 43_200, 64_800)
 ATTEMPTS = len(BACK_OFF_S) + 1
 TABLE = """
@@ -85,7 +85,7 @@ class _About:
 
 @dataclass(frozen=True, slots=True)
 class Webhook(_About):
-    """A webhook as stored in its durable. salt: of its secret."""
+    """A webhook as stored in its durable. salt: from which its secret is derived."""
 
     salt: str
 
@@ -257,7 +257,7 @@ def _body(hook: Webhook, stored: Stored) -> tuple[bytes, str]:
 
 
 def signature(key: bytes, event_id: str, at: str, body: bytes) -> str:
-    """Returns the header of standard-webhooks: version 1, HMAC-SHA256 of id, timestamp and body."""
+    """Returns the value of the header webhook-signature: version 1, HMAC-SHA256 of id, timestamp and body."""
     made = hmac.digest(key, f"{event_id}.{at}.".encode() + body, "sha256")
     return f"v1,{base64.b64encode(made).decode()}"
 

@@ -76,8 +76,8 @@ class QuestionStored:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The answer as recorded on the log. finish_reason: why the model ended, such as `length`; None if no message with
-    the reason arrived. suggestions: next questions, if a team answered."""
+    """The answer as recorded on the log. finish_reason: why the model ended, such as `length`, if the stream said so.
+    suggestions: next questions, if a team answered."""
 
     thread: str
     question_id: UUID

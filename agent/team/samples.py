@@ -1,4 +1,4 @@
-"""Sample data for a person, to try the bundled team with: a profile, essays and assessments, all fictional."""
+"""Stores sample data for a user who tries the bundled team: a profile, essays and assessments, all fictional."""
 
 from dataclasses import dataclass
 
@@ -27,7 +27,7 @@ class SampleLoaded:
 
 
 async def load_applicant(runtime: Runtime, tenant: str, user: str, applicant: str | None = None) -> SampleLoaded:
-    """Stores a sample applicant's documents as a user's; they replace earlier ones with the same keys.
+    """Stores a sample applicant's documents as those of a user; they replace earlier ones with the same keys.
 
     applicant: its id; None means the first. Raises NotFound, InvalidToken, LogUnavailable.
     """

@@ -1,4 +1,4 @@
-"""Failures of tools: what the model is told about them, and their categories."""
+"""Defines the errors of tools, whose messages the model reads, and their categories."""
 
 from collections.abc import Mapping
 

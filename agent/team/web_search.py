@@ -1,4 +1,4 @@
-"""Web search for tools: the pages that a provider finds."""
+"""Defines the interface of a web search for tools."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,5 +20,5 @@ class WebSearch(Protocol):
     def about(self) -> str: ...
 
     async def search(self, query: str, site: str | None, limit: int) -> list[Page]:
-        """Returns pages for a query, best first. site: only pages of this school."""
+        """Returns pages for a query, best first. site: name of the site, such as a school, whose pages are wanted."""
         ...

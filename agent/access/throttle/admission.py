@@ -188,8 +188,8 @@ async def admitted(
     clock: Clock = lambda: None,
     embeds: bool = False,
 ) -> AsyncIterator[None]:
-    """Holds one of the user's slots while the block runs. clock: None means Postgres's own time. embeds: whether the
-    quota of embeddings applies.
+    """Holds one of the user's slots while the block runs. clock: returns the time to use; None means Postgres's own
+    time. embeds: the quota of tokens for embeddings applies, not that for answers.
 
     A slot is a lease of HELD_S, which is renewed while the block runs; the slot of a killed process is free after that
     time. Raises TooManyAtOnce, RateLimited, QuotaExceeded, NotCounted, InvalidToken.
@@ -265,7 +265,7 @@ async def _keep(runtime: Runtime, slot: UUID, clock: Clock) -> None:
 
 
 async def _change(runtime: Runtime, sql: str, given: dict[str, Any]) -> None:
-    """Changes the lease; if Postgres is unavailable, the lease expires by itself."""
+    """Executes a statement on `admissions`; does nothing if Postgres is unavailable. Leases expire by themselves."""
     with contextlib.suppress(*FAILURES):
         async with asyncio.timeout(PATIENCE_S), _pool(runtime).connection() as conn:
             await conn.execute(sql.encode(), given)

@@ -1,4 +1,4 @@
-"""The throttle's guards, which are the limits that refuse a request, and the SQL that counts and admits.
+"""Defines the throttle's guards, which are the limits that refuse a request, and the SQL that counts and admits.
 
 An admitted request is a row of `admissions`, so a window is exact: it holds the requests of the last minute or hour.
 One statement counts everything and inserts the row unless something is full; NAMES is the order of the checks.
@@ -73,7 +73,7 @@ class QuotaExceeded(Refused):
 
 
 def refusal(guards: Sequence[Guard], now: datetime) -> Refused | None:
-    """Returns the error of the first guard that is full."""
+    """Returns the error of the first guard that is full; None if no guard is full."""
     for guard in guards:
         if guard.used >= guard.limit:
             is_quota = guard.name in QUOTAS
