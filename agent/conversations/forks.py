@@ -66,8 +66,8 @@ async def fork(
 ) -> Forked:
     """Begins new_thread as a fork of `thread` at a sequence; the read models must have applied that sequence.
 
-    A fork at a turn that a fork shares with its parent becomes a fork of the parent. Raises NotFound for a sequence
-    that the thread does not have, CutInACall, ThreadExists, InvalidToken.
+    If `thread` is a fork itself and the sequence lies in the turns of its parent, new_thread becomes a fork of that
+    parent. Raises NotFound for a sequence that the thread does not have, CutInACall, ThreadExists, InvalidToken.
     """
     at = await moment(log, tenant, thread, at_seq)
     turns = await thread_messages(conn, tenant, thread)

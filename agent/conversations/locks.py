@@ -34,7 +34,7 @@ class SharedLocks:
 
     @contextlib.asynccontextmanager
     async def lock(self, work: LockFor, name: str) -> AsyncIterator[bool]:
-        """Takes the lock while the block runs; yields whether this call has it."""
+        """Takes the lock while the block runs; yields False if another task or process holds it."""
         if name in self._held:
             yield False
             return

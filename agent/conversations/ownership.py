@@ -54,7 +54,7 @@ async def own_thread(
     those that the user deleted; Forbidden for a participant with a lower role; InvalidToken.
     """
     thread, head = await _found(runtime, tenant, name, user, or_nobody, least)
-    if not head and not begins:  # the rows may be of a log that is no longer connected
+    if not head and not begins:  # its rows may come from a log that is no longer connected
         found = await _ownership(runtime, tenant, thread, user, partition=0)
         if not found.exists or (found.owner != user and not (or_nobody and found.owner is None)):
             raise _unknown(name)
@@ -71,8 +71,8 @@ async def append_as_owner(
     or_nobody: bool = False,
     least: ParticipantRole = "owner",
 ) -> T:
-    """Appends to the user's conversation; a conversation without events becomes the user's with the first event of
-    `append`.
+    """Appends to the user's conversation. If it has no events yet, the first event that `append` stores makes the user
+    its owner.
 
     append: takes the thread's id and its expected version (None for any). or_nobody, least: see own_thread. Raises
     NotFound, Forbidden, InvalidToken.
@@ -122,7 +122,7 @@ async def _found(
                 raise Forbidden(f"this needs the role {least!r} in the conversation, and {user!r} is its {role}")
             return name, head
     elif (made := _OTHER.fullmatch(name)) is None or other_id(tenant, user, made[1]) == name:
-        return name, 0  # an id that is derived for another user stays with that user
+        return name, 0  # an id that `other_id` made for another user is left to that user
     other = other_id(tenant, user, name)
     head = await runtime.log.thread_head(tenant, other)
     if head and not await _role(runtime, tenant, other, user, head, named=name):
@@ -142,8 +142,8 @@ async def _role(
     """Returns the user's role in the thread. head: the thread's last sequence. named: the user's name for it, if it is
     not the id. Raises NotFound if the user has deleted the thread, or no rows have it.
 
-    A thread keeps its owner until it is removed. So rows that lack the latest events are waited for only if they do not
-    name the user as the owner, or if a removal is among the missing events.
+    A thread keeps its owner until it is removed. So if rows lack the latest events, this waits for them only if the
+    rows do not name the user as the owner, or if a removal is among the missing events.
     """
     partition = await runtime.log.partition_of(tenant, thread, head)
     found = await _ownership(runtime, tenant, thread, user, partition)

@@ -45,7 +45,8 @@ class Invitation:
 
 
 async def list_participants(runtime: Runtime, tenant: str, thread: str) -> list[Participant]:
-    """Returns the participants except the owner, sorted by user, including invited users. Raises InvalidToken."""
+    """Returns the participants, including invited users, sorted by user; the owner only if the owner has set a name.
+    Raises InvalidToken."""
     check_place(tenant, thread)
     async with runtime.reading(*READS, of=(tenant, thread)) as conn:
         return await participants_in(conn, tenant, thread)
@@ -114,7 +115,7 @@ async def join_thread(
 
 
 async def change_role(runtime: Runtime, tenant: str, thread: str, user: str, role: ParticipantRole) -> Participant:
-    """Changes the role of a participant or an invited user. Raises NotFound for another user, InvalidToken."""
+    """Changes the role of a participant or an invited user. Raises NotFound if the user is neither, InvalidToken."""
     invited = await _entry(runtime, tenant, thread, user)
     return await share_thread(runtime, tenant, thread, user, name=invited.name, role=role, agreed=False)
 

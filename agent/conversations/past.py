@@ -1,4 +1,4 @@
-"""Rebuilds a thread as it was at a sequence: its turns from `messages`, and the derived state folded from the log.
+"""Returns a thread as it was at a sequence: its turns from `messages`, and the derived state folded from the log.
 
 The read models contain only the present: one summary, the sums of topics, the last pruning. Each of these comes from
 events, so folding the events up to a sequence returns the state of the read models at that time.
@@ -85,8 +85,8 @@ def fold(events: Iterable[Recorded]) -> Derived:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The thread whose events describe a moment, and their last sequence. For a moment before a fork, that is the
-    parent."""
+    """The derived state of a thread at a sequence. thread, seq: the thread whose events give the state, and the
+    sequence of the last one. For a sequence before the thread was forked, this is the parent."""
 
     thread: str
     seq: int

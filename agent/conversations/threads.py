@@ -144,9 +144,9 @@ async def rename_thread(
 
 
 async def delete_thread(runtime: Runtime, tenant: str, thread: str, *, event_id: UUID | None = None) -> Appended:
-    """Deletes a thread: when this returns, every read model has dropped its rows and reads no longer find it.
+    """Deletes a thread. Every read model drops its rows; when this returns, lists and reads no longer find the thread.
 
-    The log keeps the events, and memories that were extracted from the thread stay: erasing a person removes both.
+    The events stay in the log, and memories that were extracted from the thread stay; erasing a person removes both.
     Raises NotFound, InvalidToken.
     """
     known = await get_thread(runtime, tenant, thread)

@@ -33,9 +33,9 @@ TURNS_OF_A_RUN = 20  # maximum turns from a question to its answer; a client see
 
 @dataclass(frozen=True, slots=True)
 class RequestPlace:
-    """The place of a request in a conversation. thread: None for a new conversation. after: the last sequence that the
-    conversation shares with the request, if the conversation continues differently, so that the request needs a fork.
-    end: the sequence of the thread's last turn, if the request shares it."""
+    """The place of a request in a conversation. thread: None for a new conversation. new: the messages that are not
+    stored yet. after: the sequence of the last turn that the request shares, if the conversation goes on differently
+    after it; the request then needs a fork. end: the sequence of the thread's last turn, if the request shares it."""
 
     thread: str | None
     new: Sequence[Wire]
@@ -51,8 +51,8 @@ def split_prompt(messages: Sequence[Wire]) -> tuple[str | None, Sequence[Wire]]:
 
 
 def with_own_last(messages: list[Any], given: Sequence[Wire]) -> list[Any]:
-    """Returns the messages for a model, with the caller's last message instead of its turn if the turn keeps less of
-    it."""
+    """Returns the messages for a model. If the stored turn lacks parts of the caller's last message, such as audio, the
+    caller's message takes its place."""
     if given and messages[-1]["role"] == given[-1].get("role"):
         content = given[-1].get("content")
         if isinstance(content, list) and any(part.get("type") not in KEPT_PARTS for part in content):
@@ -61,8 +61,8 @@ def with_own_last(messages: list[Any], given: Sequence[Wire]) -> list[Any]:
 
 
 def unseen(given: Sequence[Wire], known: Sequence[Message]) -> Sequence[Wire] | None:
-    """Returns the messages after the longest prefix that the thread ends with; None if not even the first message
-    matches."""
+    """Returns the messages that the thread lacks: those after the longest prefix of `given` with which the thread ends.
+    Returns None if it ends with no prefix of them."""
     keys, stored = keys_of(given), [keys_of_turn(one) for one in known]
     for shared in range(min(len(keys), len(stored)), 0, -1):
         if all(key in turn for key, turn in zip(keys, stored[-shared:], strict=False)):
@@ -98,8 +98,9 @@ async def place_of(
     thread: the client's name for it; None recognises the conversation by the assistant's messages in `given`.
 
     history: which part of the history `given` contains: "all", "none", or "some", which means that the messages of a
-    named thread are new unless one is from the assistant. claims: a thread without events shall become the user's with
-    its first turn. own_tools: agents answer with their own tools, whose calls and results the client has not seen.
+    named thread are new unless one is from the assistant. claims: a named thread without events may become the user's;
+    if False, the request begins a new conversation instead. own_tools: agents answer with their own tools, whose calls
+    and results the client has not seen.
 
     Raises NotFound for a thread of another user, InvalidToken.
     """
@@ -163,8 +164,8 @@ async def _best(
 ) -> RequestPlace | None:
     """Returns the place in the thread that shares most of the messages; among equal threads, one that ends with them.
 
-    from_start: a thread counts only if it begins with the messages up to at least one answer. Returns None if no thread
-    shares anything.
+    from_start: a thread counts only if it begins with these messages and shares at least one answer. Returns None if no
+    thread shares a message.
     """
     keys = keys_of(given)
     best: tuple[tuple[int, bool], RequestPlace] | None = None

@@ -66,7 +66,8 @@ def path_of(tenant: str, thread: str, rows: Sequence[ArchivedRow]) -> str:
 
 
 def sealed(rows: Iterable[ArchivedRow], keyring: Keyring | None, tenant: str, path: str) -> list[ArchivedRow]:
-    """Returns the rows in the form of the file. Raises KeyUnavailable."""
+    """Returns the rows as they are written to the file: envelopes in clear are encrypted with the tenant's key. Raises
+    KeyUnavailable."""
     if keyring is None:
         return list(rows)
     key = keyring.current(tenant, TENANT)
@@ -80,7 +81,8 @@ def sealed(rows: Iterable[ArchivedRow], keyring: Keyring | None, tenant: str, pa
 
 
 def unsealed(rows: Iterable[ArchivedRow], keyring: Keyring | None, tenant: str, path: str) -> list[ArchivedRow]:
-    """Returns the rows in the form of the log. Raises KeyUnavailable, ArchiveDamaged."""
+    """Returns the rows as they were in the log: envelopes that `sealed` encrypted are decrypted. Raises KeyUnavailable,
+    ArchiveDamaged."""
 
     def unseal(row: ArchivedRow, key_id: str) -> ArchivedRow:
         key = keyring.find(tenant, TENANT, key_id) if keyring else None

@@ -120,8 +120,8 @@ def _first_of_each(rows: Sequence[ArchivedRow]) -> list[ArchivedRow]:
 
 
 def _opened(log: Log, rows: Sequence[ArchivedRow]) -> Iterator[tuple[str | None, ArchivedEvent]]:
-    """Yields (user, event) in clear, with tombstones for events whose key was destroyed. The part seals the events
-    again."""
+    """Yields (user, event) in clear, with tombstones for events whose key was destroyed. The event `thread_restored`
+    that contains them is sealed."""
     for row in rows:
         try:
             event = decode(row.envelope, log.keyring)

@@ -49,7 +49,8 @@ def build_history(
 ) -> History:
     """Returns the history for a prompt. summary: "" if there is none before the turns.
 
-    If the history exceeds the window, a line with their number replaces the oldest turns; the newest turn always stays.
+    If the history exceeds the window, the oldest turns are replaced by a line with their number; the newest turn always
+    stays.
     """
     head = summary_text(summary)
     head_tokens, query_tokens = counter.cached_text(head), counter.cached_text(query)

@@ -1,5 +1,5 @@
-"""Keeps copies of sessions in memory. Each copy subscribes to its thread, because a message there makes the copy
-suspect."""
+"""Keeps copies of sessions in memory. Each copy subscribes to its thread: after a message there, the copy is suspect,
+which means that it is compared with the log before it is used."""
 
 import asyncio
 import contextlib

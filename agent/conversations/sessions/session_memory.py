@@ -1,7 +1,8 @@
 """Implements the five operations of docs/short-term-memory.md over sessions that are stored as events.
 
-Summaries are not made here: a query that finds the threshold crossed requests a checkpoint on the log, and a reactor
-makes it while the answer is being made.
+The history of a session is cut into segments; a checkpoint ends a segment with a summary. Checkpoints are not made
+here: a query that finds the threshold crossed requests one on the log, and a reactor makes it while the answer is being
+made.
 """
 
 import asyncio
@@ -55,7 +56,7 @@ class ShortTermMemory:
     """
 
     def __init__(self, log: Log, pool: Pool, settings: Settings, tenant: str | None = None) -> None:
-        """tenant: None means that of the settings. Tokens are counted in the way of the model in the settings."""
+        """tenant: None means that of the settings. Tokens are counted with the encoding of the settings' model."""
         self.tenant = tenant or settings.tenant
         self._log, self._settings = log, settings
         self._sessions = Sessions(log, pool, self.tenant, metrics.session_read)
@@ -70,7 +71,7 @@ class ShortTermMemory:
         await self.close()
 
     async def close(self) -> None:
-        """Waits a moment for pending checkpoint requests; the next query repeats a lost one."""
+        """Waits at most CLOSING_S for pending checkpoint requests. If a request is lost, the next query repeats it."""
         if self._asking:
             await asyncio.wait(self._asking.values(), timeout=CLOSING_S)
         for task in list(self._asking.values()):

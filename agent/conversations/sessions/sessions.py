@@ -124,7 +124,7 @@ class Sessions:
         try:
             places = await self._append(thread, events, copy.through)
         except WrongExpectedVersion:
-            await self._levels.current(thread)  # the session was removed just now
+            await self._levels.current(thread)  # raises NotFound if the session was removed just now
             await self._append(thread, events, None)
             return await self._caught_up(thread)
         return await self._written(copy, events, places, checked)
@@ -167,8 +167,8 @@ class Sessions:
     async def _written(
         self, copy: Copy, events: Sequence[Event], places: Sequence[Appended], checked: tuple[float, int]
     ) -> SessionState:
-        """Stores the state with this process's events, which directly follow those of the copy, as the new copy;
-        returns the state."""
+        """Applies the events that this process has just appended to the copy, stores the result as the new copy, and
+        returns its state. The events directly follow those of the copy."""
         thread = events[0].thread
         bodies = [encode(event) for event in events]
         if any(place.duplicate for place in places) or any(_NUL in body for body in bodies):
@@ -186,7 +186,8 @@ class Sessions:
         return state
 
     async def _caught_up(self, thread: str) -> SessionState:
-        """Returns the state with all events on the log, including unexpected ones."""
+        """Reads the session with all events on the log, including unexpected ones, stores it as the new copy, and
+        returns its state."""
         self._levels.hot.doubt(thread)
         checked = self._levels.hot.now()
         copy, _ = await self._levels.current(thread)

@@ -36,8 +36,8 @@ class Copy:
 
     @property
     def borrows(self) -> bool:
-        """Returns whether the copy contains turns of other threads. The copy would not notice their removal, so it is
-        not kept."""
+        """True if the copy contains turns of other threads. Such a copy is not kept, because it would not notice their
+        removal."""
         return self.state is not None and self.state.shared_seq > 0
 
     @property
@@ -128,8 +128,8 @@ def _fold(state: SessionState | None, events: Sequence[Recorded]) -> SessionStat
 
 
 def _refilled(state: SessionState, events: Sequence[Recorded]) -> SessionState:
-    """Returns the session with its complete segment, also after the session returned to turns that had left the
-    segment."""
+    """Returns the session with its complete segment, filled from the events. A segment is incomplete if it begins
+    before the session, or includes turns again that a summary had covered."""
     if state.segment_complete:
         return state
     removed = max((one.seq for one in events if one.event.type in REMOVALS), default=0)
@@ -175,7 +175,7 @@ async def _tail(log: Log, tenant: str, thread: str, after: int, through: int) ->
 def _decoded(stored: Stored, thread: str) -> Recorded | None:
     """Returns the event; None if it cannot be decoded, so that the projection parks it.
 
-    Raises FutureEventVersion for an event of a newer turnlog, because if it were skipped, a change would undo it.
+    Raises FutureEventVersion for an event of a newer turnlog. If it were skipped, a later change could undo it.
     """
     one = incoming(stored)
     if one.error.startswith(FutureEventVersion.code):
