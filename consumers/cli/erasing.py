@@ -1,6 +1,6 @@
 """The command `erase`: removes a person's data everywhere, and prints a receipt."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,12 +15,13 @@ from turnlog.consumers.cli.console import BadOption, Result, columns, warn
 from turnlog.consumers.cli.options import commands
 from turnlog.consumers.cli.progress_bars import progress
 from turnlog.consumers.cli.runner import Runtime, command
+from turnlog.events.subjects import OWN_THREADS
 
 if TYPE_CHECKING:
     from turnlog.agent.privacy.erasure.erasure_plan import Plan
     from turnlog.agent.privacy.erasure.erasure_receipt import Receipt
 
-MOST_NAMED = 20
+MOST_NAMED, MOST_THREADS = 20, 5
 # What a person can do about a find, by the beginning of the place's name.
 TO_DO = {
     "table ": "a table: `turnlog redact` strikes words of other people's turns, `turnlog forget` their memories",
@@ -100,8 +101,9 @@ def _plan_document(plan: "Plan") -> dict[str, Any]:
 def _plan_lines(plan: "Plan") -> Iterator[str]:
     traces = plan.traces
     yield f"user {plan.person.user}: {counted(plan.events, 'event')} in {counted(len(traces.threads), 'thread')}"
-    if traces.shared:
-        yield f"{counted(len(traces.shared), 'thread')} shared with others, whose words stay"
+    if traces.own:
+        yield f"erased whole: {_threads(traces.own)}"
+    yield from _kept(traces.shared)
     yield from columns(plan.rows)
     if plan.archives:
         yield from columns({"archive files": len(plan.archives)})
@@ -115,6 +117,7 @@ def _document(user: str, receipt: "Receipt") -> dict[str, Any]:
         "seq": receipt.seq,
         "seconds": round(receipt.seconds, 1),
         **receipt.data.model_dump(mode="json", exclude={"type"}),
+        "shared_threads": receipt.shared_threads,
         "left": receipt.hits,
         "strings": receipt.strings,
         "passed_over": receipt.passed_over,
@@ -124,6 +127,7 @@ def _document(user: str, receipt: "Receipt") -> dict[str, Any]:
 def _receipt_lines(user: str, receipt: "Receipt") -> Iterator[str]:
     data = receipt.data
     yield f"user {user} is erased: {counted(data.keys_destroyed, 'key')} destroyed, {counted(data.threads, 'thread')}"
+    yield from _kept(receipt.shared_threads)
     yield "gone" if data.counts else "nothing was left to destroy"
     yield from columns(data.counts)
     yield f"searched for {counted(data.strings_searched, 'string')}"
@@ -148,6 +152,18 @@ def _receipt_lines(user: str, receipt: "Receipt") -> Iterator[str]:
         )
     elif data.strings_searched:
         yield "none of them was found"
+
+
+def _kept(shared: Collection[str]) -> Iterator[str]:
+    if shared:
+        yield f"shared with others, kept without the words of this person: {_threads(shared)}"
+
+
+def _threads(threads: Collection[str]) -> str:
+    """Returns the ids of a few threads, conversations first, and the number of the others."""
+    ids = sorted(threads, key=lambda thread: (thread.startswith(OWN_THREADS), thread))
+    more = f" and {len(ids) - MOST_THREADS:,} more (--dry-run --json names all)" if len(ids) > MOST_THREADS else ""
+    return ", ".join(ids[:MOST_THREADS]) + more
 
 
 def _place(where: str, strings: dict[str, list[str]]) -> str:

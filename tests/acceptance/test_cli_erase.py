@@ -5,6 +5,7 @@ from pathlib import Path
 
 from helpers.cli import Cli as Cli
 from helpers.cli import turnlog as turnlog
+from helpers.sample_events import turn
 
 from turnlog.events.log import Log
 
@@ -51,3 +52,17 @@ async def test_what_a_search_found_is_shown_masked_and_known_until_its_words_are
     fourth = await turnlog("erase", "--user", "ann", "--strings", str(strings), "--yes")
     assert (fourth.code, "none of them was found" in fourth.out) == (0, True)
     assert (await turnlog("erase", "--user", "ann", "--yes")).code == 0
+
+
+async def test_the_plan_and_the_result_name_the_threads_that_go_and_those_that_are_kept(log: Log, turnlog: Cli) -> None:
+    await log.append_many([turn("Hello.", thread=f"talk-{number}", user="ann") for number in range(7)])
+    await log.append_many([turn(f"Hello from {user}.", thread="room", user=user) for user in ("ann", "bob", "cem")])
+    own = ", ".join(f"talk-{number}" for number in range(5))
+    kept = "shared with others, kept without the words of this person: room"
+    plan = await turnlog("erase", "--user", "ann", "--dry-run")
+    assert f"erased whole: {own} and 2 more (--dry-run --json names all)\n{kept}\n" in plan.out
+    document = (await turnlog("erase", "--user", "ann", "--dry-run", "--json")).document
+    assert document["threads"] == [f"talk-{number}" for number in range(7)] and document["shared_threads"] == ["room"]
+    done = await turnlog("erase", "--user", "ann", typed="y\n")
+    assert kept in done.err and kept in done.out
+    assert (await turnlog("erase", "--user", "bob", "--yes", "--json")).document["shared_threads"] == ["room"]

@@ -104,8 +104,17 @@ async def _erase(at: ErasureScope, plan: Plan, reason: str | None, is_full: bool
     )
     event = receipt_event(plan.person, data)
     seq = (await at.runtime.log.append(event)).seq
-    seconds, passed_over = time.perf_counter() - started, tuple(plan.passed_over)
-    return Receipt(event.thread, seq, data, dict(scan.hits), seconds, passed_over, scan.strings, before)
+    return Receipt(
+        thread=event.thread,
+        seq=seq,
+        data=data,
+        hits=dict(scan.hits),
+        seconds=time.perf_counter() - started,
+        passed_over=tuple(plan.passed_over),
+        strings=scan.strings,
+        before=before,
+        shared_threads=tuple(sorted(plan.traces.shared)),
+    )
 
 
 async def _shared_rows(at: ErasureScope, plan: Plan) -> dict[str, list[str]]:

@@ -19,7 +19,7 @@ class Receipt:
 
     strings: place → the strings found there, masked. before: place → hits of the previous erasure; empty if this one
     was given strings to search for. passed_over: sequences of unreadable messages that contain the person's id; they
-    stay.
+    stay. shared_threads: threads in which others spoke too; they stay without the person's words.
     """
 
     thread: str
@@ -30,6 +30,7 @@ class Receipt:
     passed_over: tuple[int, ...] = ()
     strings: dict[str, list[str]] = field(default_factory=dict)
     before: dict[str, int] = field(default_factory=dict)
+    shared_threads: tuple[str, ...] = ()
 
 
 def receipt_thread(person: Person) -> str:
