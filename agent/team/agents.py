@@ -91,8 +91,8 @@ def tool_names(runtime: Runtime) -> list[str]:
 async def configure_agent(
     runtime: Runtime, tenant: str, type_: str, values: AgentChanges, *, event_id: UUID | None = None
 ) -> AgentRow:
-    """Sets all values of an agent, or creates it; a value that is left out is that of its team or of the server. They
-    apply from the next answer on.
+    """Sets all values of an agent, or creates it. For a missing value, that of the team or the server applies. The
+    change takes effect with the next answer.
 
     tools: names of tools it may call. delegates: agents it may hand a question to. Both need a team. event_id: repeated
     calls with the same id are stored once.

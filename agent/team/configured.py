@@ -1,6 +1,4 @@
-"""The team of a server: its agents, from its files and with a tenant's changes, its tools, and the search that they
-use.
-"""
+"""Loads the team of a server: its agents with a tenant's changes, its tools, and the web search that the tools use."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +30,7 @@ RoutedBy = Literal["router", "request", "agent"]
 
 @dataclass(frozen=True, slots=True)
 class ServerTeam:
-    """A team with the tools that its files name. web: what its tools search."""
+    """A team with the tools that its files name. web: the web search that its tools use."""
 
     team: Team
     tools: Registry
@@ -41,7 +39,8 @@ class ServerTeam:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The choice of who answers a question. answer: the fixed answer of a rule; None if an agent answers."""
+    """The agent chosen for a question. by: "request" if the request names it, "router" if rules chose it, "agent" if
+    the entry agent decides. answer: the fixed answer of a rule; None if the agent answers."""
 
     agent: Agent
     by: RoutedBy

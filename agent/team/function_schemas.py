@@ -16,7 +16,7 @@ _SPHINX = re.compile(r":param(?:[ \t]+[^:\s]+)*?[ \t]+(\w+):[ \t]*(.*)")
 
 
 def read_docstring(docstring: str) -> tuple[str, dict[str, str]]:
-    """Returns the description on one line, without the descriptions of parameters, and those by parameter."""
+    """Returns the description of the function on one line, and the descriptions of its parameters by name."""
     text, described = list[str](), dict[str, list[str]]()
     lines, at = docstring.splitlines(), 0
     while at < len(lines):
@@ -47,7 +47,7 @@ def _section(lines: Sequence[str], at: int, is_numpy: bool, described: dict[str,
 
 
 def _indented(lines: Sequence[str], at: int, said: list[str], than: int = 0) -> int:
-    """Adds the lines that are indented more; returns the index of the first line that is not."""
+    """Appends lines to `said` while they are indented by more than `than`; returns the index of the next line."""
     while at < len(lines) and lines[at].strip() and _indent(lines[at]) > than:
         said.append(lines[at])
         at += 1

@@ -1,4 +1,4 @@
-"""Tools that are operations of an HTTP service, as its OpenAPI document (3.0 or 3.1, JSON) describes them."""
+"""Offers the operations of an HTTP service as tools, by its OpenAPI document (3.0 or 3.1, JSON)."""
 
 import contextlib
 import json
@@ -22,7 +22,7 @@ READING, REPEATABLE = ("get", "head", "options"), ("put", "delete")
 TRY_AGAIN = (408, 425, 429)
 MOST_BYTES = 1_000_000
 MOST_DOCUMENT_BYTES = 20_000_000
-MOST_SAID = 1_000  # maximum characters of a refusal
+MOST_SAID = 1_000  # maximum characters of an error response that the model gets
 BODY = "body"
 JSON = "application/json"
 TELLS = {"user": "x-turnlog-user", "tenant": "x-turnlog-tenant"}  # percent-encoded UTF-8

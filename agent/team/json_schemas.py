@@ -1,6 +1,4 @@
-"""JSON schemas of tools that other servers describe: resolves their references for a model, and checks its
-arguments.
-"""
+"""Prepares JSON schemas of tools of other servers: resolves their references, and checks a model's arguments."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,8 +12,9 @@ def whole(schema: Any, document: Any) -> Any:
     """Returns the schema with references replaced by the parts they refer to, because some model servers cannot read
     references.
 
-    document: the document to which references such as `#/$defs/Item` refer. Inside itself, a recursive part becomes any
-    value. Keywords of OpenAPI 3.0 become those of JSON Schema. Raises InvalidTool for a reference to nothing.
+    document: the document to which references such as `#/$defs/Item` refer. Where a part contains itself, the inner
+    copy becomes {}, which allows any value. Keywords of OpenAPI 3.0 become those of JSON Schema. Raises InvalidTool for
+    a reference to a missing part.
     """
     return _whole(schema, document, ())
 
@@ -23,7 +22,7 @@ def whole(schema: Any, document: Any) -> Any:
 def checker(name: str, schema: Mapping[str, Any]) -> Callable[[Any], Mapping[str, Any]]:
     """Returns a function that returns arguments if they fit the schema, and raises Mistake otherwise. Raises
     InvalidTool."""
-    from jsonschema import Draft202012Validator, SchemaError  # type: ignore[import-untyped]  # loads for a while
+    from jsonschema import Draft202012Validator, SchemaError  # type: ignore[import-untyped]  # slow to load
 
     try:
         Draft202012Validator.check_schema(schema)

@@ -1,4 +1,4 @@
-"""Tools of an MCP server, which has a URL or is started by a command."""
+"""Offers the tools of an MCP server, which has a URL or is started by a command."""
 
 import asyncio
 import contextlib
@@ -135,7 +135,7 @@ class McpTools:
             else:
                 why = f"the MCP server {self.name} cannot be reached: {_cause(error)}"
                 opened.set_exception(Unavailable(why, may_be_done=False))
-                opened.exception()  # the waiting caller may have given up
+                opened.exception()  # marks the error as seen, because the waiting caller may have given up
             if isinstance(error, asyncio.CancelledError):
                 raise
 

@@ -1,4 +1,4 @@
-"""Stand-ins for a language model in teams: a planner by rules, and the fixed answer of a rule.
+"""Implements ChatModels for teams without a language model: a planner that follows rules, and fixed answers.
 
 The planner's rules choose the agent and up to two tools, and the answer lists their results. It says that it was made
 by rules, and the same question always gives the same plan.
@@ -127,7 +127,7 @@ def _values(value: Any, name: str = "") -> Iterator[str]:
 
 
 def _question(messages: Sequence[Mapping[str, Any]]) -> tuple[str, Sequence[Mapping[str, Any]]]:
-    """Returns the last words of a user, and the messages after them."""
+    """Returns the text of the last user message, and the messages after it."""
     at = next((at for at in reversed(range(len(messages))) if messages[at].get("role") == "user"), None)
     return ("", ()) if at is None else (content_text(messages[at].get("content") or ""), messages[at + 1 :])
 

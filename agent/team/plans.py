@@ -26,9 +26,9 @@ Why = Literal["repeated", "too many"]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A tool call of a plan. number: 1 is #E1. call_id: the model's id of the call. arguments: with references. error:
+    """A tool call of a plan. number: 1 is #E1. call_id: the model's id of the call. arguments: with references.
 
-    why it cannot run, if that is known in advance; the step then counts as failed.
+    error: why the step cannot run, if that is known in advance; the step then counts as failed.
     """
 
     number: int
@@ -271,8 +271,8 @@ def _written_plan(text: str, tools: Collection[str]) -> tuple[str, list[_Call]] 
 
 
 def _delegation(call: _Call) -> Delegation | None:
-    """Returns the delegation; None if the call lacks the agent or the task. It then runs as a step, whose result says
-    so."""
+    """Returns the delegation; None if the call lacks the agent or the task. The call then runs as a step, whose result
+    is an error."""
     arguments = call.parsed
     if not isinstance(arguments, Mapping):
         return None

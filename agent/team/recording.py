@@ -74,7 +74,8 @@ class Journal:
                 self.results.setdefault((data.depth, data.call_id), data)
 
     def plan(self, depth: int, at: int) -> Completion | None:
-        """Returns the recorded model answer that planned at this depth. at: 0 is the first plan there."""
+        """Returns the model's recorded answer with a plan at this depth; None if there is none. at: 0 is the first plan
+        at this depth."""
         if not self.has_plan(depth, at):
             return None
         planned = self.plans[depth][at]
@@ -102,7 +103,8 @@ class Journal:
         return (depth, call_id) in self.called
 
     def result(self, depth: int, call_id: str) -> Result | None:
-        """Returns the result of a call at this depth. Recall runs again, because the receipt names what it found."""
+        """Returns the recorded result of a call at this depth; None if there is none. For recall_memory it is always
+        None, so that recall runs again, because the receipt must name the chunks that it found."""
         answered = self.results.get((depth, call_id))
         if answered is None or answered.tool == RECALL_TOOL:
             return None
@@ -139,8 +141,9 @@ async def recorded_run(
     """Yields the pieces of a run, each once its event is on the log. Steps that the journal already has are not
     appended again.
 
-    A tool that reads is recorded after its answer; a tool that writes is recorded before its call too. The end is
-    recorded with the answer, by solved_event. Raises the errors of the pieces, EventTooLarge, LogFull, LogUnavailable.
+    The call of a tool that reads is recorded together with its result; the call of a tool that writes is recorded
+    before it starts. The end is recorded with the answer, by solved_event. Raises the errors of the pieces,
+    EventTooLarge, LogFull, LogUnavailable.
     """
     depth, plans, agent, calls, returned = 0, 0, "", dict[str, ToolUsed](), list[ToolReturned]()
 

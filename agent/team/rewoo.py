@@ -52,7 +52,7 @@ from turnlog.agent.team.teams import DELEGATE_TOOL, Agent, Team
 from turnlog.agent.team.tools import MAY_BE_DONE, Registry, Use
 from turnlog.events.contracts import ToolCall
 
-SOLVE_S, SOLVE_SHARE = 8.0, 0.25  # kept of a run's time for the final call: the smaller of both
+SOLVE_S, SOLVE_SHARE = 8.0, 0.25  # part of a run's time that is kept for the final call: the smaller of both
 TOGETHER_S = 0.003  # tools that answer within this time are recorded together
 NO_TIME = Result({"error": "there was no time left for it"}, is_error=True)
 UNFINISHED = Result({"error": f"there was no time left for its answer, {MAY_BE_DONE}"}, is_error=True)
@@ -71,7 +71,7 @@ class Known(Protocol):
     """The results of an earlier attempt at the same run."""
 
     def plan(self, depth: int, at: int) -> Completion | None:
-        """Returns a plan of the agent at this depth. at: 0 is its first plan."""
+        """Returns a plan of the agent at this depth; None if there is none. at: 0 is its first plan."""
         ...
 
     def result(self, depth: int, call_id: str) -> Result | None: ...
@@ -83,19 +83,20 @@ class Known(Protocol):
 class Rewoo:
     """The policy of `run` for an answer by a team: by the first agent of `chain`, and by those it hands over to.
 
-    request_for: returns the model request for an agent, without tools; its delegation is what brought the question to
-    it. use_for: returns the Use of a tool for an agent, the number of hand-overs so far, and a step. known: plans and
-    results of an earlier attempt, which are not repeated. within_s: seconds from the first call on within which text
-    must begin: plan and tools must have ended by then, and text that has begun may continue. A tool that fails does not
-    end the run; the model is told. The calls and results of a Round match, so that it can be recorded as turns. model:
-    the model for agents that name none. window: of the model in tokens; 0 infers it. Raises ModelError, EmptyAnswer.
+    request_for: returns the model request for an agent, without tools; its second argument is the delegation to this
+    agent, or None. use_for: returns the Use of a tool for an agent, the number of hand-overs so far, and a step. known:
+    plans and results of an earlier attempt, which are not repeated. within_s: the text must begin within this number of
+    seconds after the first call, so plan and tools must have ended by then; text that has begun may continue. A tool
+    that fails does not end the run; the model is told. The calls and results of a Round match, so that it can be
+    recorded as turns. model: the model for agents that name none. window: of the model in tokens; 0 infers it. Raises
+    ModelError, EmptyAnswer.
 
     chain: the agents that had the question, the current one last. phase: the next phase. plans, values, told: the
     number of plans of the current agent, its results by step, and the messages about both for the model. made: the
-    completion that planned; results: of its steps by number. handed: set if the plan handed the question on; answer:
-    set at the end. used: tools that ran. written: calls of writing tools that have begun. asked, began, shown,
-    has_calls: of the current model call: when it was asked and began, its text so far, and whether it calls tools.
-    empty: an answer without text.
+    completion with the current plan; results: the calls and results of this plan by step. handed: set if the plan
+    handed the question on; answer: set at the end. used: tools that ran. written: calls of writing tools that have
+    begun. asked, shown, has_calls: the current model request, the text of its answer so far, and whether the answer
+    calls tools. began: start of the current phase. empty: an answer without text.
     """
 
     team: Team
@@ -138,7 +139,8 @@ class Rewoo:
         return len(self.chain) - 1
 
     async def ask(self) -> Ask | None:
-        """Asks for a plan, or without tools for the answer. If no text came, asks once more, without a stream."""
+        """Returns the next request: for a plan, or without tools for the answer. If the answer had no text, its request
+        is repeated once, without a stream."""
         if self.answer is not None:
             return None
         if self.text_by is None:
@@ -343,7 +345,7 @@ class Rewoo:
         return fitted(messages, results_room(window, taken), counter.text)
 
     def _round(self, plan: Plan, results: Sequence[Made]) -> Round:
-        """Returns the model call that planned, with the tool calls that were made of its plan."""
+        """Returns the Round of the model call that made the plan, with the tool calls of the plan and their results."""
         assert self.made is not None
         calls = tuple(call for call, _ in results)
         return Round(replace(self.made, text=plan.thought, tool_calls=calls), tuple(results), self.agent.type)
@@ -352,7 +354,7 @@ class Rewoo:
         self.spent[phase] = self.spent.get(phase, 0.0) + time.perf_counter() - self.began
 
     def _left_s(self) -> float:
-        """Returns how long tools may still take; part of the run's time is kept for the final call."""
+        """Returns the seconds that tools may still take; part of the run's time is kept for the final call."""
         assert self.request is not None and self.text_by is not None
         ends_at = self.text_by if self.request.ends_at is None else min(self.text_by, self.request.ends_at)
         return ends_at - min(SOLVE_S, SOLVE_SHARE * self.within_s) - asyncio.get_running_loop().time()

@@ -1,4 +1,4 @@
-"""Suggestions of what to ask next, from the rules in an agent's file and the results of its tools."""
+"""Chooses suggestions of what to ask next, by the rules in an agent's file and the results of its tools."""
 
 import json
 import re
@@ -17,9 +17,9 @@ _PART = re.compile(r"\{(\w+)((?:\.\w+|\[\d{1,4}\])*)\}")
 def suggestions_of(agent: Agent, rounds: Sequence[Round], locale: str) -> tuple[str, ...]:
     """Returns the agent's suggestions that fit an answer, at most MOST, in the order of its file.
 
-    rounds: of the answer. A suggestion that names a part of a result is left out if that part is missing, or is neither
-    text nor a number. locale: of the texts. If it is missing, the part before its hyphen, English, or any available
-    locale is used.
+    rounds: the rounds of the answer. A suggestion that names a part of a result is left out if that part is missing, or
+    is neither text nor a number. locale: the preferred language of the texts, such as `en-US`. If a suggestion lacks
+    it, the language without the region is used, else English, else any language that it has.
     """
     results = _results(rounds)
     fitting = (_filled(_text(rule, locale), results) for rule in agent.suggestions if _fits(rule, results))

@@ -1,4 +1,4 @@
-"""Teams: agents as data. A folder of TOML files is a team, `team.toml` and one file for each agent."""
+"""Loads teams, which describe agents as data. A team is a folder of TOML files: `team.toml` and one for each agent."""
 
 import re
 import tomllib
@@ -142,7 +142,7 @@ class _Server(_Part):
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """Returns the environment variables that it needs."""
+        """Returns the names of the environment variables that the server needs."""
         return () if self.auth_env is None else (self.auth_env,)
 
     def auth_headers(self) -> dict[str, str]:

@@ -1,5 +1,5 @@
-"""Tools: typed Python functions that a model may call. The docstring is the tool's description, the parameters are its
-schema.
+"""Makes tools of typed Python functions, which a model may call. The docstring is the tool's description, and the
+parameters give its schema.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ Write = Callable[[str, str], Awaitable[str]]
 
 
 class InvalidTool(TurnlogError):
-    """A function cannot be a tool; raised at its definition."""
+    """A function, or an operation of a server, cannot be a tool."""
 
     code = "invalid-tool"
 
@@ -65,7 +65,7 @@ class Use:
     """The circumstances of a tool call: who calls it, when and for what. A function gets it as the parameter annotated
     with this type.
 
-    effect: an id of the call; what the call writes is stored once under it, however often it is retried. write: lets a
+    effect: an id of the call, under which its writes are stored only once, however often it is retried. write: lets a
     language model write a text from an instruction and a text; None without a model. asker: whose failures are counted
     together, as in a ChatRequest. recall: searches earlier turns that are not in the context; takes the arguments of
     recall_memory as JSON.
@@ -163,7 +163,7 @@ class Registry:
         """Offers these tools and those of `sources`, which are servers with more tools. Raises InvalidTool if two tools
         have the same name.
 
-        away: by tool name, why a server's tools are not offered.
+        away: {names of a server's tools, joined with commas: why they are not offered}.
         """
         self._tools, self._asked, self.away = dict[str, Tool](), dict[int, float](), dict[str, str]()
         self._sources, self._asking, self._tasks = sources, asyncio.Lock(), set[asyncio.Task[None]]()
@@ -230,7 +230,7 @@ class Registry:
         """Calls a tool for an agent, and returns the result. arguments: JSON text as a model wrote it, or an object.
 
         If the agent may not use the tool, arguments do not fit, the tool fails or takes too long, or its service's
-        breaker is open, the result says so. The time limit covers the breaker, and the breaker covers all attempts.
+        breaker is open, the result says so. The time limit and the breaker apply to all attempts together.
         """
         known = self._tools.get(name)
         if known is None or not agent.may_use(name):
@@ -257,7 +257,7 @@ class Registry:
             return _failed(f"{name} did not answer within {known.timeout_s:g} s", "timeout", known.writes)
         except Unavailable as error:
             return _failed(f"{name} failed: {error}", error.category, known.writes and error.may_be_done)
-        except ModelError as error:  # it asked for a text before anything was changed
+        except ModelError as error:  # the tool asked a model for a text before it changed anything
             return _failed(f"{name} failed ({type(error).__name__})", category_of_failure(error))
         except Exception as error:  # a tool may be anybody's code and raise anything
             logger.warning("the tool %s failed", name, exc_info=error)

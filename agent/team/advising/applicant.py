@@ -56,7 +56,7 @@ async def update_profile(
     if not fields:
         raise Mistake(f"fields is empty; the fields are {', '.join(Profile.model_fields)}")
     now, effect = await profile_of(use.records), str(use.effect)
-    earlier = await use.records.get(CHANGE, effect)  # this call, which may have changed the profile
+    earlier = await use.records.get(CHANGE, effect)  # of an earlier attempt, which may have changed the profile
     before = Profile.model_validate(earlier["before"]) if earlier else now
     emptied = {
         name: [] if name in ("activities", "awards") and value is None else value for name, value in fields.items()

@@ -11,7 +11,7 @@ from turnlog.agent.team.tools import Mistake, Use, tool
 
 EVENTS, TIMELINES = "events", "timelines"
 EventKind = Literal["application", "test", "contest", "activity", "task", "other"]
-# How many days before a deadline a step should begin, and the step.
+# Steps towards a deadline, by its kind: number of days before the deadline at which to begin, and the step.
 LEAD_DAYS = {
     "application": (
         (75, "begin the essays"),
@@ -126,8 +126,8 @@ async def create_timeline(
 
 
 def planned(deadline: Deadline, today: date) -> list[dict[str, Any]]:
-    """Returns the steps towards a deadline with their days. A step that should already have begun is due today, and
-    late.
+    """Returns the steps towards a deadline with their dates. A step that should already have begun is due today, and
+    marked as late.
     """
     steps = list[dict[str, Any]]()
     for days, what in LEAD_DAYS[deadline.kind]:

@@ -127,7 +127,7 @@ def words(text: str) -> int:
 
 
 def review(text: str, essay: dict[str, Any]) -> dict[str, Any]:
-    """Returns what can be counted in an essay."""
+    """Returns numbers that describe an essay, by criterion, such as words over the limit and stock phrases."""
     sentences = [found.strip() for found in _SENTENCE.findall(text) if words(found)]
     lengths, lower = [words(found) for found in sentences], text.lower()
     concrete = [found for found in sentences if _CONCRETE.search(found)]
@@ -157,7 +157,7 @@ QUESTIONS = (
 
 
 def _sections(prompt: str) -> list[tuple[str, str, float]]:
-    """Returns name, purpose and share of the words of each section, for this kind of question."""
+    """Returns (name, purpose, share of the words) of each section that fits the question."""
     if re.search(r"\bwhy\b|为什么", prompt, re.IGNORECASE):
         return [
             ("A question you have", "where your interest began, in one scene", 0.25),

@@ -49,7 +49,7 @@ class School:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """An applicant's result at a school. predictions: what members guessed before they knew the result."""
+    """An applicant's result at a school. predictions: number of members who guessed each result in advance."""
 
     id: str
     school_id: str
@@ -117,7 +117,7 @@ class Assessment:
 
 @dataclass(frozen=True, slots=True)
 class Applicant:
-    """What `turnlog sample advising` stores for a person: a profile and essays."""
+    """The profile and essays of a sample applicant, which `turnlog sample advising` stores for a user."""
 
     id: str
     profile: dict[str, Any]
@@ -170,8 +170,8 @@ def find_case(id_: str) -> Case:
 
 
 async def store_applicant(records: Records, applicant: Applicant, effect: UUID) -> None:
-    """Stores a sample applicant's profile, essays and assessments as a user's. effect: repeating a call with the same
-    id changes nothing."""
+    """Stores a sample applicant's profile, essays and assessments as those of a user. effect: repeating a call with the
+    same id changes nothing."""
 
     async def put(kind: str, key: str, value: dict[str, Any]) -> None:
         await records.put(kind, key, value, effect)

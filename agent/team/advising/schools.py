@@ -151,7 +151,7 @@ def chance(profile: Profile, school: School, in_round: Round = "RD") -> Chance:
     """Returns an estimate: log odds of the acceptance rate, plus GPA and SAT against those admitted, plus the round.
 
     A tenth of a GPA point counts 0.5, 50 SAT points 0.4, each at most 2. The SAT does not count if the school ignores
-    tests, or if tests are optional and the profile has none. Raises Mistake without a GPA.
+    tests or the profile has none. A TOEFL score below the minimum counts -1. Raises Mistake without a GPA.
     """
     if profile.gpa is None:
         raise Mistake("the profile has no GPA, without which no chance can be estimated; ask for it")

@@ -45,7 +45,8 @@ def sample_pages() -> WebSearch:
 
 
 def _site(web: WebSearch, name: str) -> str:
-    """Returns the full name of a sample school, and on the web any other name as it is. Raises Mistake."""
+    """Returns the full name of a sample school. For a search on the web, any other name is returned as it is. Raises
+    Mistake."""
     try:
         return find_school(name).name
     except Mistake:
