@@ -113,7 +113,8 @@ async def clear_entities(runtime: Runtime, tenant: str, user: str) -> int:
 
 
 async def _write(runtime: Runtime, tenant: str, user: str, given: EntityInput, is_new: bool) -> EntityFound:
-    """Decides from rows that are up to date with the thread, and decides again if another write came first."""
+    """Appends the entity after a check against rows that are up to date; if another write came first, checks again.
+    Raises EntityExists, NotFound."""
     event = _event(check_tenant(tenant), user, given)
     async for attempt in deciding_again():
         with attempt:

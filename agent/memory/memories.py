@@ -53,7 +53,7 @@ class AmbiguousMemory(TurnlogError):
 
 @dataclass(frozen=True, slots=True)
 class MemoryView(MemoryRow):
-    """A memory in the form that faces show. score: at the requested time."""
+    """A memory with its score at the requested time."""
 
     score: Score
 
@@ -73,7 +73,7 @@ class MemoryFilter:
 
 @dataclass(frozen=True, slots=True)
 class MemoryHistory:
-    """Every version of a memory, by the begin of its validity."""
+    """All versions of a memory, in the order in which they became valid."""
 
     memory: UUID
     history: tuple[MemoryView, ...]
@@ -131,8 +131,10 @@ async def waiting_turns(runtime: Runtime, tenant: str, user: str) -> int:
 
 
 def last_said(found: Sequence[MemoryRow]) -> LastSaid:
-    """Returns the position after all of these memories in a list by the time of the last statement, latest first."""
-    by_id = sorted(found, key=lambda one: one.id, reverse=True)  # of memories said at once, the smallest id first
+    """Returns the position of the last of these memories in a list by the time of the last statement, latest first; the
+    next page begins after it."""
+    # Of memories said at the same time, the list has the smallest id first.
+    by_id = sorted(found, key=lambda one: one.id, reverse=True)
     last = min(by_id, key=lambda one: (one.confirmed_at, one.seq))
     return last.confirmed_at, last.seq, last.id
 
@@ -199,8 +201,8 @@ async def _ready(runtime: Runtime, place: Place) -> None:
 async def _rows(
     conn: Connection, place: Place, which: MemoryFilter, at: datetime, limit: int, after: LastSaid | None
 ) -> AsyncIterator[StoredMemory]:
-    """Yields rows page by page, most recently said first. An index cannot order by importance, because its decay
-    depends on settings."""
+    """Yields rows page by page, most recently said first. An index cannot order by importance, because the
+    decay of importance depends on settings."""
     size = max(limit, PAGE) if which.category or which.min_importance else limit
     while True:
         page = await _page(conn, place, which, at, size, after)

@@ -59,9 +59,10 @@ class AmbiguousConflict(TurnlogError):
 @with_config(extra="forbid")
 @dataclass(frozen=True, slots=True)
 class MemoryInput:
-    """A memory that a person enters. None: the extraction rules read it in the content, or it is the default of its
-    kind. importance: 0 to 1. expires_at: when it ends by itself, with a time zone. metadata: a JSON object of up to
-    4,000 bytes, kept with the memory and personal as its words are; no model gets it."""
+    """A memory that a person enters. If a field is None, its value comes from an extraction rule that matches the
+    content, or else from a default. importance: 0 to 1. expires_at: end of its time to live, with a time zone.
+    metadata: a JSON object of up to 4,000 bytes; it is stored with the memory, is personal data like its content, and
+    is never sent to a model."""
 
     content: str
     kind: MemoryKind | None = None
@@ -114,8 +115,8 @@ class Forgotten:
 @dataclass(frozen=True, slots=True)
 class ForgottenAsAsked:
     """The result of a request to forget. words: the words that name the memory; None for a request to forget
-    everything, which a sentence in a chat cannot do. named: id and content of the memories that match the words. done:
-    exactly one memory matched and is forgotten."""
+    everything, which is not possible in a chat message. named: id and content of the memories that match the words.
+    done: True if exactly one memory matched; it is forgotten."""
 
     words: str | None
     named: tuple[tuple[UUID, str], ...]

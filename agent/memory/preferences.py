@@ -130,8 +130,8 @@ class Preferred(Protocol):
 
 
 class Preferences(NamedTuple):
-    """A user's preferences. named: those with a name, set by hand or else said last. others: the contents of all other
-    preferences, most recently said first."""
+    """A user's preferences. named: preferences with a known name: the value set by hand, otherwise the value said last.
+    others: the contents of all other preferences, most recently said first."""
 
     named: UserPreferences = UserPreferences()
     others: tuple[str, ...] = ()

@@ -49,8 +49,8 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,50}\Z")
 
 @dataclass(frozen=True, slots=True)
 class OtherExtractor:
-    """The extractor of a trial derivation. None stands for the value in the settings (MEMORY_RULES_FILE, TURNLOG_MODEL,
-    MEMORY_EXTRACT_PROMPT_FILE)."""
+    """The extractor of a trial derivation. A field that is None stands for the value in the settings
+    (MEMORY_RULES_FILE, TURNLOG_MODEL, MEMORY_EXTRACT_PROMPT_FILE)."""
 
     rules: Path | None = None
     model: str | None = None
@@ -140,10 +140,10 @@ async def compare(runtime: Runtime, tenant: str, shadow: str) -> list[Compared]:
 
 
 async def promote(runtime: Runtime, tenant: str, shadow: str, on_progress: OnProgress) -> list[Compared]:
-    """Replaces the users' memories by those of the shadow, one user after the other, then drops the shadow; returns the
-    differences.
+    """Replaces the users' memories with those of the shadow, one user after the other, then drops the shadow; returns
+    the differences.
 
-    A call after an interrupted one does the rest. Raises NotFound.
+    If it was interrupted, another call does the rest. Raises NotFound.
     """
     compared = await compare(runtime, tenant, shadow)
     async with runtime.pool.connection() as conn:
@@ -199,8 +199,8 @@ async def _difference(conn: Connection, shadow: Place) -> Difference:
 
 
 def _new_run(shadow: str) -> str:
-    """Returns a new name for a run, and so for its threads: the events of a dropped run are still on the log, so the
-    same ids would be duplicates.
+    """Returns a new name for a run. The name is part of the ids of its threads and events: the events of a dropped run
+    are still on the log, so new events with the same ids would be ignored as duplicates.
 
     Raises InvalidToken.
     """

@@ -62,12 +62,12 @@ ROLES = {
     "client": "customer 客户",
     "landlord": "房东",
 }
-# Roles in Chinese that are one word in English stay apart: 叔叔 and 舅舅 are different people.
+# Roles whose Chinese words are not synonyms, although English has one word: 叔叔 and 舅舅 are different people.
 SEPARATE = {
     *("uncle", "aunt", "grandmother", "grandfather", "nephew", "niece", "grandson", "granddaughter"),
     *("mother-in-law", "father-in-law", "sister-in-law", "brother-in-law"),
 }
-# A question about a child is about a son too; one about a son is not about a daughter.
+# A question about a child is also about sons; a question about a son is not about daughters.
 _INCLUDES = {
     "parent": ("mother", "father"),
     "partner": ("spouse", "significant other", "girlfriend", "boyfriend"),
@@ -83,8 +83,7 @@ _INCLUDES = {
 
 
 def role_words(question: str) -> list[str]:
-    """Returns other words for the roles in a question, which memories may use: "kid" → son,
-    儿子, …"""
+    """Returns other words for the roles in a question, which memories may use: "kid" → son, 儿子, …"""
     said = [term.removeprefix("我") if len(term) > 1 else term for term in terms(question)]
     named = [term for term in said if term in _role_terms()]
     alone = [term for term in named if not any(term in other for other in named if other != term)]  # not 朋友 in 女朋友
@@ -94,7 +93,7 @@ def role_words(question: str) -> list[str]:
 
 @cache
 def _role_terms() -> dict[str, str]:
-    """Maps the term of each word for a role to the word."""
+    """Returns the words for all roles by their search terms."""
     words = [word for role, others in ROLES.items() for word in (role, *others.split())]
     return {term: word for word in words for term in terms(word) if term == word or len(terms(word)) == 1}
 

@@ -4381,7 +4381,7 @@ export interface components {
         };
         /**
          * MemoryHistory
-         * @description Every version of a memory, by the begin of its validity.
+         * @description All versions of a memory, in the order in which they became valid.
          */
         MemoryHistory: {
             /**
@@ -4394,9 +4394,10 @@ export interface components {
         };
         /**
          * MemoryInput
-         * @description A memory that a person enters. None: the extraction rules read it in the content, or it is the default of its
-         *     kind. importance: 0 to 1. expires_at: when it ends by itself, with a time zone. metadata: a JSON object of up to
-         *     4,000 bytes, kept with the memory and personal as its words are; no model gets it.
+         * @description A memory that a person enters. If a field is None, its value comes from an extraction rule that matches the
+         *     content, or else from a default. importance: 0 to 1. expires_at: end of its time to live, with a time zone.
+         *     metadata: a JSON object of up to 4,000 bytes; it is stored with the memory, is personal data like its content, and
+         *     is never sent to a model.
          */
         MemoryInput: {
             /** Content */
@@ -4501,7 +4502,7 @@ export interface components {
         };
         /**
          * MemoryView
-         * @description A memory in the form that faces show. score: at the requested time.
+         * @description A memory with its score at the requested time.
          */
         MemoryView: {
             /**
@@ -5647,7 +5648,8 @@ export interface components {
         };
         /**
          * Score
-         * @description The parts before weighting, each 0 to 1; total: their weighted sum with the bonus, at most 1.
+         * @description The score of a memory. total: the weighted sum of importance, freshness and confidence, plus access_bonus, at
+         *     most 1. The parts are given without their weights, each 0 to 1.
          */
         Score: {
             /** Total */

@@ -33,7 +33,7 @@ def _rule(pattern: str, read: Read) -> Rule:
 
 
 def number(said: str) -> int:
-    """Reads a numeral: 十二 → 12, 二十 → 20, 两 → 2, 2023 → 2023, 二〇二三 → 2023."""
+    """Returns the value of a numeral: 十二 → 12, 二十 → 20, 两 → 2, 2023 → 2023, 二〇二三 → 2023."""
     if said.isdigit() and said.isascii():
         return int(said)
     if "十" in said:
@@ -64,7 +64,7 @@ def _part_of_year(match: re.Match[str], today: date) -> DaySpan:
 
 
 def _weekday(match: re.Match[str], today: date) -> DaySpan:
-    """Reads a weekday: 上周五 is Friday of the week before, whatever today is."""
+    """Returns the span of a weekday or weekend with 上, 这 or 下: 上周五 is always the Friday of last week."""
     step = _step_of(match) if match.groupdict().get("step") else 0
     if match["day"] == "末":
         return spans.next_to(today, "weekend", step)

@@ -1,8 +1,8 @@
 """Finds English and Chinese dates in a question, as intervals relative to the time of the question. Pure.
 
-dateparser was measured for this: it finds points in time, not intervals, does not read "last March", "last summer",
-"三年前", "去年三月" or "上周五", takes the word in "march on" for a month, and needs a third of a second at
-first.
+The library dateparser was tried: it finds points in time, not intervals, does not read "last March", "last summer",
+"三年前", "去年三月" or "上周五", takes the word in "march on" for a month, and its first call takes a third of a
+second.
 """
 
 import re

@@ -76,7 +76,7 @@ def _date(match: re.Match[str], today: date) -> DaySpan | None:
 
 
 def _numeric(match: re.Match[str], _: date) -> DaySpan | None:
-    """Reads a numeric date, month first (American order) unless that is not a date."""
+    """Returns the day of a numeric date: month first (American order), or day first if that is not a date."""
     first, second, year = int(match["a"]), int(match["b"]), int(match["year"])
     return spans.on_day(year, first, second) or spans.on_day(year, second, first)
 
@@ -88,7 +88,8 @@ def _near(match: re.Match[str], today: date) -> DaySpan:
 
 
 def _on_the(match: re.Match[str], today: date) -> DaySpan | None:
-    """Returns the latest such day of this month or the two months before it."""
+    """Returns the latest day with this number up to today, in this month or the two before it; None if there is
+    none."""
     months = (spans.add_months(today.replace(day=1), -back) for back in range(3))
     found = (spans.on_day(first.year, first.month, int(match["day"])) for first in months)
     return next((one for one in found if one is not None and one.first <= today), None)
@@ -102,7 +103,8 @@ JUST_BEFORE = re.compile(
 
 
 def just_before(match: re.Match[str], first: date) -> DaySpan:
-    """Returns the span that JUST_BEFORE means before a day."""
+    """Returns the span of an expression that JUST_BEFORE matched, such as "the week before" or "3 days before". first:
+    the day that follows the expression."""
     if match["name"]:
         return spans.weekday(first, WEEKDAYS.index(match["name"].lower()), -1)
     if match["whole"]:

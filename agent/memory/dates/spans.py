@@ -9,7 +9,7 @@ FEW = -1  # an unnamed count: "a few days ago"
 
 
 class DaySpan(NamedTuple):
-    """The days from `first` on, before `end`."""
+    """A span of days. end: the day after the last one."""
 
     first: date
     end: date
@@ -20,13 +20,13 @@ def day(on: date) -> DaySpan:
 
 
 def week(of: date) -> DaySpan:
-    """Returns Monday to Sunday of a day's week."""
+    """Returns the week of a day, Monday to Sunday."""
     first = of - of.weekday() * DAY
     return DaySpan(first, first + 7 * DAY)
 
 
 def weekend(of: date) -> DaySpan:
-    """Returns Saturday and Sunday of a day's week."""
+    """Returns the Saturday and Sunday of a day's week."""
     first = week(of).first + 5 * DAY
     return DaySpan(first, first + 2 * DAY)
 
@@ -41,22 +41,23 @@ def year(number: int) -> DaySpan:
 
 
 def season(year_: int, which: int) -> DaySpan:
-    """Returns a season of a year in whole months, of the northern hemisphere. which: 0 is spring, 3 winter, which
-    begins in December."""
+    """Returns a season of a year (northern hemisphere) in whole months. which: 0 is spring, from March; 3 is winter,
+    from December of the year."""
     first = date(year_, 3 + 3 * which, 1)
     return DaySpan(first, add_months(first, 3))
 
 
 def add_months(to: date, count: int) -> date:
-    """Returns the same day of another month, or its last one."""
+    """Returns the same day `count` months later, or the last day of that month if the month is shorter."""
     months = to.year * 12 + to.month - 1 + count
     number, place = divmod(months, 12)
     return date(number, place + 1, min(to.day, monthrange(number, place + 1)[1]))
 
 
 def ago(today: date, count: int, unit: str) -> DaySpan:
-    """Returns the span of "3 days ago", as vague as people mean it: "a year ago" is that calendar year, a week has 7
-    days around the day. unit: day, week, month or year."""
+    """Returns the span of an expression such as "3 days ago". Longer units are vaguer: "2 weeks ago" is 7 days around
+    that day, "a month ago" that calendar month, "a year ago" that calendar year. count: FEW stands for 2 to 5. unit:
+    day, week, month or year."""
     if count == FEW:
         return DaySpan(ago(today, 5, unit).first, ago(today, 2, unit).end)
     match unit:
@@ -73,7 +74,7 @@ def ago(today: date, count: int, unit: str) -> DaySpan:
 
 
 def lately(today: date, count: int, unit: str) -> DaySpan:
-    """Returns the last `count` days, weeks, months or years, today included."""
+    """Returns the last `count` days, weeks, months or years, including today. count: FEW stands for 5."""
     count = 5 if count == FEW else count
     days = {"day": 1, "week": 7}.get(unit)
     if days is not None:
@@ -82,7 +83,8 @@ def lately(today: date, count: int, unit: str) -> DaySpan:
 
 
 def next_to(today: date, unit: str, step: int) -> DaySpan:
-    """Returns the week, weekend, month or year of today (0), the one before (-1), after (1) and so on."""
+    """Returns a calendar week, weekend, month or year. step: 0 is the present one, -1 the one before, 1 the one after,
+    and so on."""
     match unit:
         case "week":
             return week(today + 7 * step * DAY)
@@ -101,8 +103,8 @@ def last_month_named(today: date, number: int) -> DaySpan:
 
 
 def stepped_month(today: date, number: int, step: int) -> DaySpan:
-    """Returns last (-1), this (0) or next (1) March: the latest one before this month, this year's, or the first one
-    after this month."""
+    """Returns the month for "last March", "this March" or "next March". step: -1 is the latest such month before the
+    present month, 0 the one of this year, 1 the first one after the present month."""
     if step == 0:
         return month(today.year, number)
     over = number < today.month if step < 0 else number <= today.month
@@ -111,7 +113,8 @@ def stepped_month(today: date, number: int, step: int) -> DaySpan:
 
 
 def stepped_season(today: date, which: int, step: int) -> DaySpan:
-    """Returns last, this or next summer: the latest one that is over, this year's, or the first one yet to begin."""
+    """Returns the season for "last summer", "this summer" or "next summer". step: -1 is the latest one that has ended,
+    0 the one that begins this year, 1 the first one that begins after today."""
     if step == 0:
         return season(today.year, which)
     choices = [season(today.year + back, which) for back in (-2, -1, 0, 1)]
@@ -126,7 +129,7 @@ def last_season(today: date, which: int) -> DaySpan:
 
 
 def on_day(year_: int, month_: int, number: int) -> DaySpan | None:
-    """Returns the day; None if the month does not have it."""
+    """Returns the span of one day; None if the date does not exist."""
     try:
         return day(date(year_, month_, number))
     except ValueError:
@@ -134,14 +137,15 @@ def on_day(year_: int, month_: int, number: int) -> DaySpan | None:
 
 
 def last_on_day(today: date, month_: int, number: int) -> DaySpan | None:
-    """Returns the latest such day, today included; 29 February may be some years back."""
+    """Returns the latest day with this month and number, up to today (29 February may be years ago); None if there is
+    no such day."""
     found = (on_day(today.year - back, month_, number) for back in range(9))
     return next((one for one in found if one is not None and one.first <= today), None)
 
 
 def weekday(today: date, number: int, step: int) -> DaySpan:
     """Returns a weekday. number: 0 is Monday. step: -1 is the latest one before today, 0 the one of this week, 1 the
-    first one of the next."""
+    first one after today."""
     if step == 0:
         return day(week(today).first + number * DAY)
     if step < 0:
@@ -150,5 +154,5 @@ def weekday(today: date, number: int, step: int) -> DaySpan:
 
 
 def last_weekday(today: date, number: int) -> DaySpan:
-    """Returns the latest such weekday, today included."""
+    """Returns the latest day with this weekday, up to today. number: 0 is Monday."""
     return day(today - (today.weekday() - number) % 7 * DAY)

@@ -21,8 +21,8 @@ from turnlog.projectors.models.terms import has_words
 class Link:
     """A memory in a chain. begin: the time when it was first said. said: all times when it was said, ascending.
 
-    ends: its end regardless of the chain (its time to live, or a former successor). edit: the user replaced another
-    memory by this one, which no strategy undoes. present: the interval of its row; None for a new memory.
+    ends: its end regardless of the chain (its time to live, or a former successor). edit: True if the user replaced
+    another memory with this one, which no strategy undoes. present: the interval of its row; None for a new memory.
     """
 
     id: UUID
@@ -77,8 +77,8 @@ def link_of(memory: Memory) -> Link:
 
 
 def links_of(rows: Sequence[StoredMemory]) -> list[Link]:
-    """Returns the links of rows. Pending, forgotten and reverted rows are left out, and rows that ended as soon as they
-    began."""
+    """Returns the links of rows. Pending and forgotten rows are left out, also reverted rows with an empty interval and
+    rows that ended when they began (by their time to live or without a successor)."""
     counting = [
         row
         for row in rows

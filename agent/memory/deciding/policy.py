@@ -125,7 +125,8 @@ class PolicyValues(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The parts before weighting, each 0 to 1; total: their weighted sum with the bonus, at most 1."""
+    """The score of a memory. total: the weighted sum of importance, freshness and confidence, plus access_bonus, at
+    most 1. The parts are given without their weights, each 0 to 1."""
 
     total: float
     importance: float

@@ -32,7 +32,7 @@ class MemoryNotInUse(TurnlogError):
 
 
 class NothingToRevert(TurnlogError):
-    """Only an earlier version can become valid again, and only if it was neither forgotten nor has expired."""
+    """Only an earlier version can become valid again, and only if it was not forgotten and has not expired."""
 
     code = "nothing-to-revert"
 
@@ -87,10 +87,11 @@ def _same_key(row: StoredMemory, other: StoredMemory) -> bool:
 
 
 def edited(row: StoredMemory, memory_id: UUID, content: str, now: datetime) -> MemoryRecorded:
-    """Returns the event that replaces a memory by an edited one, as if the user had said it now. Raises MemoryNotInUse.
+    """Returns the event that replaces a memory with an edited one, as if the user had said it now. Raises
+    MemoryNotInUse.
 
-    The sources of the replaced memory are dropped, because they are not evidence of the new content; of its entities,
-    those that the new content names are kept.
+    The sources of the replaced memory are dropped, because they are not evidence of the new content. Its entities are
+    kept if the new content names them.
     """
     if row.status not in _IN_USE:
         holds = f"{row.replaced_by}, which replaced it" if row.replaced_by else "the valid version"
@@ -180,9 +181,9 @@ def forgetting(memory_id: UUID, family: Sequence[StoredMemory]) -> Forgetting:
     """Returns the memories to forget. family: the memory and all memories linked to it, as `family` of the lookup
     returns them.
 
-    Forgotten together with the memory are its duplicates and merged members, the earlier versions that edits replaced,
-    the memory that it was merged into, and duplicates of that. The other members of such a merge are different claims:
-    they become valid again if the merged memory was in use.
+    These memories are forgotten together with the memory: its duplicates and merged members, the earlier versions that
+    edits replaced, the memory that it was merged into, and duplicates of that memory. The other members of such a merge
+    are different claims: they become valid again if the merged memory was in use.
     """
     rows = {row.id: row for row in family}
     below = _members(family)
@@ -232,7 +233,8 @@ def forgotten_events(plan: Forgetting, family: Iterable[StoredMemory]) -> list[M
 
 
 def closing_answers(ids: Sequence[UUID], questions: Iterable[Conflict]) -> list[MemoryConflictAnswered]:
-    """Returns answers that close questions about forgotten memories, or against forgotten memories only."""
+    """Returns the answers that close questions whose new memory is forgotten, or whose stored memories are all
+    forgotten."""
     answers: list[MemoryConflictAnswered] = []
     for question in questions:
         if question.memory_id in ids:

@@ -80,8 +80,8 @@ def recorded(memories: Sequence[Memory], intervals: Iterable[Interval] = ()) -> 
 
 
 def _keep_latest(candidate: Memory, rows: Sequence[StoredMemory]) -> Decisions:
-    """Resolves by the time of each statement: a repetition next to a memory with the same value confirms it; a value
-    said within the interval of another splits that interval."""
+    """Resolves by the time of each statement: a repetition right before or after a memory with the same value confirms
+    it; a value said within the interval of another splits that interval."""
     links, new = links_of(rows), link_of(candidate)
     counting = [link for link in links if link.present is None or link.present.reason != "rejected"]
     before, after, after_at = _neighbours(counting, new)
@@ -139,7 +139,8 @@ def _again(candidate: Memory, link: Link, links: Sequence[Link], rows: Sequence[
 
 
 def _merge(candidate: Memory, rows: Sequence[StoredMemory]) -> Decisions:
-    """Merges the candidate with the others; a repetition confirms its member and the valid merged memory."""
+    """Merges the candidate with the other memories. A repetition confirms the member that it repeats, and the valid
+    merged memory."""
     chosen = {row.replaced_by for row in rows if row.closed_reason == "reverted"}  # closed by the user, not by a merge
     derived = [row for row in rows if is_merge(row) and row.closed_reason != "reverted" and row.id not in chosen]
     merges = {row.id: row for row in derived}
@@ -161,8 +162,8 @@ def _merge(candidate: Memory, rows: Sequence[StoredMemory]) -> Decisions:
 
 
 def _never_held(merges: Mapping[UUID, StoredMemory]) -> dict[UUID, Interval]:
-    """Returns an empty interval for each merged memory; the plan replaces those of memories that still follow from the
-    members."""
+    """Returns an empty interval for each stored merged memory. The new plan overrides the intervals of those that it
+    contains again."""
     return {
         id_: Interval(memory_id=id_, valid_to=row.valid_from, replaced_by=row.replaced_by, reason="merged")
         for id_, row in merges.items()

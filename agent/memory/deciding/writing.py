@@ -69,7 +69,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Gives access to the rows of a memory thread, which are up to date with the log."""
+    """Access to the rows of a memory thread, which are up to date with the log."""
 
     log: Log
     conn: Connection
@@ -77,7 +77,7 @@ class Rows:
     partition: int
 
     async def stored(self, ids: Iterable[UUID]) -> dict[UUID, int]:
-        """Returns those of the event ids that are on the log, with their sequences."""
+        """Returns the sequences of the events that are on the log, by id. ids: ids of events to look for."""
         keys = [Key(self.place.tenant, thread_token(self.place.thread), id_) for id_ in ids]
         return {key.id: seq for key, seq in (await first_seqs(self.conn, [self.partition], keys)).items()}
 

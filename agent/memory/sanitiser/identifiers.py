@@ -16,7 +16,7 @@ from stdnum import luhn
 from stdnum.cn import ric
 from stdnum.us import ssn
 
-# ASCII and the ideographic space; each maps to one character, so positions stay.
+# Maps full-width ASCII and the ideographic space to ASCII, one character to one, so that positions stay the same.
 NARROW = {0xFF00 + place: 0x20 + place for place in range(1, 0x5F)} | {0x3000: 0x20}
 
 
@@ -58,7 +58,7 @@ _GRADE = re.compile(
 
 
 def masked(text: str, exact: bool) -> str:
-    """Masks identity and payment cards."""
+    """Masks identity numbers and payment card numbers. exact: mask only valid identity numbers."""
     if not any(c.isdecimal() for c in text):
         return text
 

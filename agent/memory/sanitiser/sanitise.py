@@ -46,8 +46,8 @@ def holds_secret(text: str) -> bool:
 
 
 def mask_secrets(text: str) -> str:
-    """Returns the text with secrets masked: everything that LIGHT masks, and passwords in any form that the text says
-    are somebody's own."""
+    """Returns the text with secrets masked: everything that LIGHT masks, and passwords and PINs in sentences such as
+    "my wifi password is …"."""
     text = sanitise(text, SanitiseLevel.LIGHT)
     kept, end = "", 0
     for said in _CONFIDED.finditer(text):

@@ -1,5 +1,5 @@
-"""Compares a new memory with similar ones by a language model, which detects contradictions that the words alone do not
-show.
+"""Uses a language model to compare a new memory with similar ones, because a comparison of words misses some
+contradictions.
 
 Input: a new memory and up to MOST earlier ones. Output: a verdict on each, and the events that follow from them. A
 model's verdict deletes nothing: the losing memory is closed, and a revert makes it valid again. The strategy of a rule

@@ -219,7 +219,7 @@ def merge_event(
     """Returns the event that replaces the members by one merged memory from now on. rows: the valid members, oldest
     first.
 
-    A merge takes the highest current importance of its members, a summary the first importance of its kind; both take
+    A merge takes the highest current importance of its members, a summary the initial importance of its kind; both take
     the lowest confidence. The evidence is the first and last quote of each member.
     """
     at = max(now, *(row.valid_from for row in rows))

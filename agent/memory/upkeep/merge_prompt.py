@@ -23,13 +23,13 @@ from turnlog.projectors.models.terms import terms
 MOST_CHARS = 600
 EXTRA_CHARS = 20  # characters by which a merge may exceed its members together
 MAX_NEW_WORDS = 1 / 3  # highest share of the text's words that are in no member
-MIN_KEPT_WORDS = 1 / 2  # lowest share of each member's words that the merge contains
+MIN_KEPT_WORDS = 1 / 2  # lowest share of each member's words that the merge must contain
 _WORD = re.compile(r"[^\W\d_][\w&'’-]*")
 _POSSESSIVE = re.compile(r"['’]s?\Z")
 _SPEAKER = re.compile(r"I(?:['’](?:m|ve|d|ll))?")
 _VERB = re.compile(r"(?:s|ed|ing)\Z")  # "Lives in", "Moved to": the first word of a memory
 _STARTS = re.compile(r"(?:\A|[.!?;:。！？；：\n])[\s\"“‘'(（]*\Z")
-# Words for dates without a number. Those with a capital are checked as names, Chinese ones by their characters.
+# Words for dates without a number. Capitalised ones are also checked as names, Chinese ones by their characters.
 _WHEN = re.compile(
     r"\b(?:today|yesterday|tomorrow|tonight|now|recently|soon|ago|last|next|past|(?:mon|tues|wednes|thurs|fri|satur|sun)day"
     r"|day|week|weekend|month|year|spring|summer|autumn|winter|morning|evening|night)s?\b"
@@ -85,7 +85,7 @@ def _refused(method: Method, contents: Sequence[str], text: str) -> str | None:
 
 
 def what_it_adds(contents: Sequence[str], text: str) -> str | None:
-    """Returns the reason why a text says more than the contents that it was made from; None when it does not say
+    """Returns the reason why a text says more than the contents from which it was made; None if it does not say
     more."""
     source = "\n".join(contents)
     if is_chinese(text) != is_chinese(source):
