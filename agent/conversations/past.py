@@ -40,7 +40,7 @@ class Derived:
     pruned_through: int = 0
 
     def ranked(self) -> list[str]:
-        """Returns the topics of a context, in the order of thread_overview."""
+        """Returns the topics that a context shows, in the order of thread_overview."""
         by_name = sorted(self.topics)
         return sorted(by_name, key=self.topics.__getitem__, reverse=True)[:TOPICS]
 

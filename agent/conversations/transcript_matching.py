@@ -95,7 +95,7 @@ async def place_of(
 ) -> RequestPlace:
     """Returns the place of a request's messages in a conversation.
 
-    thread: the client's name for it; None recognises the conversation by the assistant's messages in `given`.
+    thread: the client's name for it; None: the conversation is recognised by the assistant's messages in `given`.
 
     history: which part of the history `given` contains: "all", "none", or "some", which means that the messages of a
     named thread are new unless one is from the assistant. claims: a named thread without events may become the user's;

@@ -62,8 +62,8 @@ class InvalidSql(TurnlogError):
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The result of a query. rows: at most the requested number. more: there are more rows. hides: row security hides
-    rows of other tenants in a table that the query may name."""
+    """The result of a query. rows: at most the requested number. more: there are more rows. hides: a table that the
+    query may read has rows of other tenants, which row security hides."""
 
     columns: list[str]
     rows: list[tuple[Any, ...]]

@@ -31,8 +31,8 @@ React = Callable[[str, Stored], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """One event of one projection or reactor. status: parked or dropped. reason: poison, or waiting for such an
-    event."""
+    """One event of one projection or reactor. status: parked or dropped. reason: `poison`, or `behind` for an event
+    that waits for an earlier poison event of its thread."""
 
     seq: int
     projection: str

@@ -29,8 +29,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The health of the whole. state: the worst of the parts. behind: events left to apply, of the slowest projection;
-    None: unknown."""
+    """The health of the service. state: the worst state of a part. behind: number of events that the slowest projection
+    has not applied yet; None if it is unknown."""
 
     state: State
     parts: list[Part]

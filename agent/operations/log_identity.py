@@ -181,6 +181,6 @@ async def restore_log(runtime: Runtime, folder: Path) -> LogStatus:
 
 
 async def _replaced(runtime: Runtime, stream: str, folder: Path) -> None:
-    with nats_errors(f"cannot delete the stream {stream}"), contextlib.suppress(NotFoundError):  # it may be lost
+    with nats_errors(f"cannot delete the stream {stream}"), contextlib.suppress(NotFoundError):  # already lost
         await runtime.log.nc.jetstream().delete_stream(stream)
     await backup.restore(runtime.log.nc, stream, folder)

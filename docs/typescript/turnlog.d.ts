@@ -3662,8 +3662,8 @@ export interface components {
         };
         /**
          * DeadLetter
-         * @description One event of one projection or reactor. status: parked or dropped. reason: poison, or waiting for such an
-         *     event.
+         * @description One event of one projection or reactor. status: parked or dropped. reason: `poison`, or `behind` for an event
+         *     that waits for an earlier poison event of its thread.
          */
         DeadLetter: {
             /** Seq */
@@ -4073,8 +4073,8 @@ export interface components {
         };
         /**
          * Health
-         * @description The health of the whole. state: the worst of the parts. behind: events left to apply, of the slowest projection;
-         *     None: unknown.
+         * @description The health of the service. state: the worst state of a part. behind: number of events that the slowest projection
+         *     has not applied yet; None if it is unknown.
          */
         Health: {
             /**

@@ -36,7 +36,7 @@ def archived_row(stored: Stored) -> ArchivedRow | None:
     try:
         envelope = parsed(stored.body)
         time = in_calendar(datetime.fromisoformat(str(envelope.get("time"))))
-    except (InvalidEvent, ValueError, TypeError):  # a time without an offset cannot be compared
+    except (InvalidEvent, ValueError, TypeError):  # TypeError: the time has no offset
         return None
     type_, user = parse_stored(stored.subject).type, envelope.get("user")
     return ArchivedRow(

@@ -105,7 +105,7 @@ class ShortTermMemory:
                 return session_value(await self._sessions.create(place, created, user=owner, expected=head))
 
     async def get(self, conversation_id: str) -> SessionValue:
-        """Returns the session now."""
+        """Returns the present session."""
         return session_value(await self._session(conversation_id))
 
     async def query_memory_context(self, request: MemoryQueryRequest) -> MemoryContext:
@@ -239,7 +239,7 @@ class ShortTermMemory:
             return None
 
     def _ask(self, state: SessionState, rules: SegmentRules, made: History) -> None:
-        """Requests a checkpoint, unless the segment has only one turn, so that there is nothing to summarise."""
+        """Requests a checkpoint. Does nothing for a segment with only one turn, which leaves nothing to summarise."""
         if len(turns_of(state.segment)) < 2:
             return
         last = state.segment[-1].seq

@@ -76,7 +76,7 @@ async def from_log(log: Log, tenant: str, thread: str) -> Copy | None:
     if not events or events[0].seq != began:  # a repeated session_created does not restart the session
         events = _each_once(await _tail(log, tenant, thread, 0, head))
     state = _fold(None, events)
-    if state and not state.segment_complete and state.segment_after < began:  # a conversation older than its session
+    if state and not state.segment_complete and state.segment_after < began:  # turns precede the session
         events = _each_once(await _tail(log, tenant, thread, state.segment_after, head))
         return Copy(await _with_shared_past(log, _refilled(state, events)), head)
     return Copy(_refilled(state, events), head) if state else None

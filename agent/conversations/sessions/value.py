@@ -260,7 +260,7 @@ def turns_written(request: MemoryWriteRequest) -> list[TurnRecorded]:
 
 
 def parts_changed(before: SessionValue, changed: SessionValue) -> list[EventData]:
-    """Returns the parts that differ, each as a whole; [] if none differs.
+    """Returns an event with the parts that differ, each as a whole; [] if no part differs.
 
     Raises InvalidMemoryRequest when a part is not JSON, or when a part that is derived from the conversation differs.
     """

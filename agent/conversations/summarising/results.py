@@ -51,8 +51,8 @@ def history_pruned(thread: ThreadFacts, through: int) -> Event:
 
 
 def usage_metered(thread: ThreadFacts, call: ModelCall, purpose: Purpose) -> Event:
-    """Returns the event that records a usage. Its id is derived from the call, so that a call is counted once even if
-    its result is stored repeatedly."""
+    """Returns the event that records the usage of a call. Its id is derived from the call, so that a call is counted
+    once even if its result is stored repeatedly."""
     return _event(thread, call.usage.metered(purpose, NAME), uuid.uuid5(uuid.NAMESPACE_OID, f"usage/{call.key.hex()}"))
 
 

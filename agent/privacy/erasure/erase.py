@@ -83,7 +83,7 @@ async def _erase(at: ErasureScope, plan: Plan, reason: str | None, is_full: bool
     await _rebuild(at, plan, done)
     await _purge_buckets(at, plan)
     await _catch_late(at, plan, done)
-    async with at.runtime.pool.connection() as conn:  # again, for results that were stored after the first time
+    async with at.runtime.pool.connection() as conn:  # again: results may have been stored since
         done.add("cached answers", await rows.clear_answers(conn, plan.person, plan.traces.threads))
     await _vacuum(at, is_full)
     scan = await _scanned(at, plan, done)

@@ -21,7 +21,7 @@ _MINE = "(t.tenant = %(tenant)s AND (t.thread_id = ANY(%(threads)s) OR t.user_id
 
 _NO_ITEM_OF_OTHERS = """NOT EXISTS (SELECT FROM store_vectors o WHERE o.model = c.model AND o.embedding = c.embedding
   AND NOT (o.tenant = %(tenant)s AND o.thread_id = ANY(%(threads)s)))"""
-# Vectors of texts that no other person has, because a rebuild of other people's rows needs the rest.
+# Deletes the vectors of texts that only this person has. A rebuild of other people's rows needs the other vectors.
 _VECTORS = f"""
 WITH mine AS (
   SELECT t.index_text AS text FROM memory_vectors t WHERE {_MINE}
@@ -32,7 +32,8 @@ only_mine AS (
     UNION SELECT t.content FROM memories t JOIN mine ON mine.text = t.content WHERE NOT coalesce({_MINE}, false)))
 DELETE FROM embedding_cache c USING only_mine o WHERE c.text_hash = sha256(convert_to(o.text, 'UTF8'))
 AND {_NO_ITEM_OF_OTHERS}"""
-# Vectors of texts whose rows no longer exist: the conversation was archived or deleted, or the memory was forgotten.
+# Deletes the vectors of texts whose rows no longer exist, because the conversation was archived or deleted, or the
+# memory was forgotten.
 _HASHED = f"""
 DELETE FROM embedding_cache c WHERE c.text_hash = ANY(%(hashes)s::bytea[])
 AND c.text_hash NOT IN (
@@ -158,10 +159,8 @@ async def destroyed_keys(conn: Connection, person: Person) -> set[str]:
 
 
 async def vacuum(conn: Connection, is_full: bool, table: str) -> None:
-    """Frees dead rows and renews the statistics, which contain column values and would otherwise stay for an empty
-    table.
-
-    is_full: VACUUM FULL.
+    """Frees dead rows of a table and renews its statistics. Statistics contain column values, and those of an empty
+    table would otherwise stay. is_full: use VACUUM FULL.
     """
     await conn.execute(_FORGET_STATISTICS, {"table": table})
     await conn.execute(f"VACUUM ({'FULL, ' if is_full else ''}ANALYZE) {table}".encode())

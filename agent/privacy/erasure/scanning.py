@@ -130,8 +130,8 @@ async def bucket_entries(log: Log, name: str) -> AsyncIterator[tuple[str, bytes]
 def scan_files(
     paths: Iterable[tuple[str, Path]], search_strings: SearchStrings, scan: Scan, on_progress: OnProgress
 ) -> None:
-    """Searches files for the strings. paths: pairs (kind, file). Unreadable files are counted as such; files that were
-    removed meanwhile are skipped."""
+    """Searches files for the strings. paths: pairs (kind, file). Files that cannot be read are counted separately;
+    files that were removed meanwhile are skipped."""
     every = list(paths)
     for at, (kind, path) in enumerate(every):
         try:

@@ -35,7 +35,7 @@ class SearchStrings:
         self.longest = KEY_BYTES
         for number, text in enumerate(self.strings):
             for form in forms(text):
-                at = (len(form) - KEY_BYTES) // 2  # in the middle; beginnings are more often equal
+                at = (len(form) - KEY_BYTES) // 2  # in the middle, because beginnings are more often equal
                 self._by_key[form[at : at + KEY_BYTES]].append((form, at, number))
                 self.longest = max(self.longest, len(form))
         self._table = np.zeros(1 << BITS, dtype=np.bool_)
@@ -141,7 +141,7 @@ def _hashes(data: NDArray[np.uint8]) -> NDArray[np.uint32]:
 
 MOST_CANDIDATES = 20_000
 MOST_CHARS = 60
-# Whitespace and the special characters of JSON are written differently by different stores.
+# Texts are split at control characters, quotes and backslashes, because stores write these in different ways.
 _PARTS = re.compile(r"[^\"\\\x00-\x1f\x7f\u2028\u2029]+")
 _SENTENCES = re.compile(r"(?<=[.!?;。！？；，])")
 # Numbers and codes count only as complete words, because within longer words they are parts of ids or hashes. A code
@@ -173,7 +173,8 @@ def words_of(data: EventData) -> Iterator[str]:
 def text_hashes(event: Event) -> Iterator[bytes]:
     """Yields the SHA-256, as in the embedding cache, of every text of the event that gets a vector.
 
-    The rows may no longer exist, because a conversation was archived or a memory forgotten.
+    They are computed from the event, because its rows may no longer exist: a conversation may be archived, a memory
+    forgotten.
     """
     data = event.data
     yield from (sha256(text.encode()).digest() for text in index_texts(event))
@@ -187,7 +188,7 @@ def candidates(text: str) -> Iterator[str]:
     """Yields identifiers and sentences of a text. Single words count only if they are numbers or codes, because other
     words may occur in unrelated metadata.
 
-    Ids that turnlog made, which are stored in clear, do not count.
+    Ids made by turnlog are left out, because they are stored in clear.
     """
     text = _ID_OF_OURS.sub('"', text)
     yield from (one for found in _IDENTIFIERS.finditer(text) if not _DATE.match(one := found[0].strip()))

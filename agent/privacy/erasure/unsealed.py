@@ -67,9 +67,9 @@ def without_derived(event: Event) -> Event | None:
 
 
 def is_late(event: Event, marks: Mapping[str, int], requests: Collection[UUID]) -> bool:
-    """Returns whether an event after the erasure was derived from words before it.
+    """Returns whether an event after the erasure was derived from words that were said before it.
 
-    marks: thread → sequence of its `erased` event. requests: ids of answers requested before.
+    marks: thread → sequence of its `erased` event. requests: ids of answers that were requested before the erasure.
     """
     data: Any = event.data
     if isinstance(data, TurnRecorded):

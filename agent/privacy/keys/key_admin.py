@@ -22,7 +22,7 @@ from turnlog.projectors.engine.writer import Connection
 logger = logging.getLogger("turnlog.privacy")
 REWRAP_AT_ONCE, ROTATE_TRIES = 1_000, 20
 LOCK_MS, LOCK_AGAIN_S, LOCK_TRIES = 250, 0.25, 4
-# Longer than any process needs to be notified of a retired key and to publish events that it has sealed.
+# Longer than any process needs to be notified of a retired key and to publish events that it sealed with this key.
 SETTLE_S = 1.0
 
 _RETIRE = """

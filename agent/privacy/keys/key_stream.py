@@ -32,7 +32,7 @@ from turnlog.events.subjects import KEYS, KEYS_STREAM, key_subject
 ACK_S = 5.0
 AT_ONCE = 32
 NO_MESSAGE = 10037
-# The entry of the stream's metadata with the id of the current KEK; publishers cannot change the configuration.
+# The entry of the stream's metadata with the id of the current KEK. Publishers cannot change the metadata.
 KEK_IN_USE = "turnlog.kek"
 # More than 8 MB of entries, after which a replica discards its Raft log. The bytes are random because the replica
 # compresses them.

@@ -125,8 +125,8 @@ async def find_old(runtime: Runtime, at: datetime, on_progress: OnProgress = no_
 
 @dataclass(frozen=True, slots=True)
 class TooOld:
-    """A person's turns that the next run removes. user: None for turns without a user. days: how long they may be
-    kept."""
+    """A person's turns that the next run removes. user: None for turns without a user. days: the limit for their
+    age."""
 
     user: str | None
     days: int

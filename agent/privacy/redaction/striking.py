@@ -43,14 +43,15 @@ SIGNED, SIGNATURE_BYTES = "turnlog.signed.", 32  # as in consumers/langgraph/che
 Sign = Callable[[str, bytes], bytes]
 # Keys of blocks, calls and sources whose values are ids and kinds, not people's words.
 _STRUCTURE = frozenset({"type", "id", "tool_use_id", "event_id", "thread", "said_at", "media_type", "signature"})
-# Fields with JSON of any form, from an application or a model. In them, the values of all keys and numbers are struck.
+# Fields with JSON of any form, from an application or a model. In them, words are also struck from numbers and from the
+# values of keys in _STRUCTURE.
 _FREE = frozenset({"input", "attributes", "metadata", "user_snapshot", "global_state", "value"})
 # Matches where a word can begin in msgpack and pickle: there, a byte of the string's length may look like a letter.
 _BEGINS = rb"(?:(?<![A-Za-z0-9_])|(?<=[\xd9\x8c][\x00-\xff])|(?<=\xda[\x00-\xff]{2}))"
 _UNSEEN = "\\u00ad\\u200b-\\u200f\\u2060\\ufeff"
 _LETTER = re.compile(rf"[^{_UNSEEN}][\u0300-\u036f\u3099\u309a]*")  # a character with its accents
 _LOOK_ALIKES = str.maketrans("аеорсухіјѕԁһԛԝαοрν", "aeopcyxijsdhqwaopv")
-_WORDS_OF_SCRIPTS = r"[^\W⺀-\U0010ffff]"  # letters, except of scripts without spaces between words
+_WORDS_OF_SCRIPTS = r"[^\W⺀-\U0010ffff]"  # a word character of a script that puts spaces between words
 
 
 class InvalidWords(TurnlogError):
@@ -112,7 +113,7 @@ def strike_of(turn: Event, seq: int, words: str | None, sign: Sign | None = None
 
 
 def strike_of_texts(texts: Sequence[str], sign: Sign | None = None) -> Strike:
-    """Returns a strike of these texts wherever they occur, without a turn."""
+    """Returns a strike of these texts in every event; it belongs to no turn."""
     return Strike(UUID(int=0), 0, False, tuple(texts), **_patterns(texts), sign=sign)
 
 
