@@ -196,9 +196,9 @@ async def redact_turn(
 ) -> RedactionReceipt:
     """Strikes words or a complete turn from the log and everything derived from it, then searches for remains.
 
-    by: the person who asks for the redaction. reason: stored in the receipt. owner: see plan_redaction. A redaction cannot be
-    undone; one that was killed is finished by a call with the same words. Raises the errors of plan_redaction,
-    RebuildRunning, LogUnavailable, DatabaseUnavailable, NotProjectedInTime, EventTooLarge.
+    by: the person who asks for the redaction. reason: stored in the receipt. owner: see plan_redaction. A redaction
+    cannot be undone; one that was killed is finished by a call with the same words. Raises the errors of
+    plan_redaction, RebuildRunning, LogUnavailable, DatabaseUnavailable, NotProjectedInTime, EventTooLarge.
     """
     started = time.perf_counter()
     async with runtime.pool.connection() as conn:
