@@ -154,7 +154,7 @@ def _always(_: BaseException) -> bool:
 @contextlib.contextmanager
 def answering(agent: str, is_final: Callable[[BaseException], bool] = _always) -> Iterator[Callable[[str], None]]:
     """Counts and times one attempt at an answer. The answer counts once, with its last attempt, for the agent that made
-    it, which the block may change.
+    it. Yields a function that the block calls with that agent's name, if it is not `agent`.
 
     is_final: returns whether an error ends the answer, so that no other attempt follows.
     """
@@ -195,7 +195,7 @@ def _code(error: BaseException) -> str:
 
 
 def completed(model: str, seconds: float, tokens_in: int, tokens_out: int) -> None:
-    """Counts a completion. model: a configured model, or another label of which there are few."""
+    """Counts a completion. model: the metric label, which is a configured model or OTHER."""
     LLM_LATENCY.labels(model).observe(seconds)
     TOKENS_PROMPT.observe(tokens_in)
     TOKENS_COMPLETION.observe(tokens_out)
@@ -232,7 +232,7 @@ def breakers() -> dict[str, BreakerState]:
 
 
 def reset_breakers(service: str) -> None:
-    """Closes the breakers of this process."""
+    """Closes this process's breakers of a service."""
     for one in list(_breakers.get(service, ())):
         one.reset()
 
@@ -320,7 +320,7 @@ class MetricsPortTaken(TurnlogError):
 
 @contextlib.contextmanager
 def served(port: int | None) -> Iterator[None]:
-    """Serves the process's metrics at http://…:port/metrics while the block runs. port: None does not serve them.
+    """Serves the process's metrics at http://…:port/metrics while the block runs. port: None means not to serve them.
 
     Raises MetricsPortTaken.
     """

@@ -68,7 +68,7 @@ class Trace:
 
 
 _kept: deque[Trace] = deque(maxlen=KEPT)
-caches_words(_kept.clear)  # people choose the ids of conversations
+caches_words(_kept.clear)  # traces contain ids of conversations, which people choose
 _current: ContextVar[Trace | None] = ContextVar("trace", default=None)
 
 
@@ -98,6 +98,6 @@ def traced(name: str, tags: Mapping[str, Tag]) -> Iterator[dict[str, Tag]]:
 
 
 def latest(tenant: str, limit: int, only_failed: bool = False) -> list[Trace]:
-    """Returns the traces of a tenant, newest first."""
+    """Returns at most `limit` traces of a tenant, newest first."""
     found = (one for one in reversed(_kept) if one.tenant == tenant and (one.failed or not only_failed))
     return [one for one, _ in zip(found, range(limit), strict=False)]

@@ -166,7 +166,7 @@ class Runtime:
         timeout_s: float = PROJECTED_S,
         without: Sequence[str] = (),
     ) -> AsyncIterator[Connection]:
-        """Yields a connection once the named projections, or all, have applied the present log.
+        """Yields a connection once the named projections, or all, have applied the events that are on the log now.
 
         of: tenant and thread; only the last event of this thread must be applied. without, timeout_s: as in
         wait_until_projected. Raises NotProjectedInTime, LogUnavailable.
@@ -185,13 +185,14 @@ class Runtime:
         without: Sequence[str] = (),
         turns_of: str | None = None,
     ) -> None:
-        """Waits until the named projections, or all, have applied the present log. Raises NotProjectedInTime.
+        """Waits until the named projections, or all, have applied the events that are on the log now. Raises
+        NotProjectedInTime.
 
         without: projections that are not waited for while they are rebuilt for a newer version. turns_of: a tenant;
         only its turns must be applied, not later events such as those of the embedder.
         """
         if not names:
-            from turnlog.projectors.models.registry import BY_NAME  # a tenth of a second for all read models
+            from turnlog.projectors.models.registry import BY_NAME  # takes a tenth of a second to load
 
             names = tuple(BY_NAME)
         await self._applied(names, await self.log.heads(turns_of), timeout_s, without)
@@ -219,8 +220,8 @@ class Runtime:
     async def _applied(
         self, names: Sequence[str], heads: Mapping[int, int], timeout_s: float, without: Sequence[str]
     ) -> None:
-        """Waits until the projections have applied the heads. After a restart of Postgres, connections fail until the
-        pool has checked them."""
+        """Waits until the projections have applied `heads`: {partition: sequence}. Failing connections are retried for
+        two seconds, because after a restart of Postgres they fail until the pool has checked them."""
         if self.system is not None:
             return await self.system._applied(names, heads, timeout_s, without)
         doubted_at = time.monotonic() + 2 * TRUSTED_S

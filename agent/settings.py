@@ -37,8 +37,8 @@ def _env(*names: str) -> AliasChoices:
 
 
 def _embedding_model(known: dict[str, Any]) -> str:
-    """Returns the default embedding model for the server. OpenAI's own server, which a key without a server means, has
-    no embedding-3."""
+    """Returns the default embedding model for the server. OpenAI's server, which is the default if there is a key, does
+    not have embedding-3."""
     server = known.get("embedding_base_url") or known.get("api_base_url")
     has_key = known.get("embedding_api_key") is not None or known.get("api_key") is not None
     is_openai = OPENAI_SERVER.match(server) if server else has_key
@@ -68,8 +68,8 @@ def _home() -> Path:
 class Settings(BaseSettings):
     """The settings. Sizes are in bytes or tokens and times in seconds, as each name says."""
 
-    # Arguments use the names of fields, environment variables only the aliases: no variable has a name with the spaces
-    # of the prefix. Without the prefix, HOME would set the data folder.
+    # Arguments use the names of fields, environment variables only the aliases. The prefix contains spaces, so that no
+    # variable matches the name of a field; without the prefix, HOME would set the data folder.
     model_config = SettingsConfigDict(
         env_file=".env",
         extra="ignore",
@@ -231,7 +231,7 @@ class Settings(BaseSettings):
 
     @property
     def may_lack_embeddings(self) -> bool:
-        """Returns whether the chat server must be asked for embeddings, because no setting says that it has them."""
+        """True if the chat server must be asked whether it has embeddings, because no setting says so."""
         if self.offline_embeddings or "embedding_model" in self.model_fields_set:
             return False
         has_own = self.embedding_base_url is not None or self.embedding_api_key is not None
@@ -245,7 +245,7 @@ class Settings(BaseSettings):
 
 
 class _WithoutOpenAI(Settings):
-    """The settings without the variables that other programs read too."""
+    """The settings without the variables that other programs read too, such as OPENAI_API_KEY."""
 
     api_base_url: str | None = Field(None, validation_alias=_env("API_BASE_URL"))
     api_key: SecretStr | None = Field(None, validation_alias=_env("API_KEY"))
@@ -288,6 +288,6 @@ def _load(kind: type[Settings], given: dict[str, Any]) -> Settings:
     try:
         return kind(**given)
     except ValidationError as error:
-        wrong = [e for e in error.errors() if e["type"] != "default_factory_not_called"]  # it follows from the others
+        wrong = [e for e in error.errors() if e["type"] != "default_factory_not_called"]  # follows from other errors
         problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in wrong)
         raise InvalidSetting(f"cannot use the settings: {problems}") from None
