@@ -1,16 +1,16 @@
-// The public HTTP API, and nothing else: requests, pages of lists, streams of server-sent events.
+// Calls the public HTTP API: requests, and streams of server-sent events.
 import { t } from "./i18n.js";
 import { language, session, signOut } from "./session.js";
 
-/** What the server refused, as it says it (RFC 9457): in Chinese its title says why, with candidates and
- * the seconds to wait, in English its detail. */
+/** An error response of the server (RFC 9457). The message comes from the title in Chinese, with the candidates and the
+ * seconds to wait, and from the detail in English. */
 export class Problem extends Error {
   /** @param {number} status @param {any} body */
   constructor(status, body) {
     const fields = (body?.errors ?? []).map((/** @type {any} */ each) => each.where.at(-1)).join(", ");
     const why = language.get() === "zh" ? `${body?.title ?? ""}${fields && `：${fields}`}` : body?.detail || body?.title;
-    const isForPerson = body?.message && (body.shouldRetry || body.category !== "unknown"); // otherwise it only refers to the detail
-    const more = isForPerson || language.get() === "zh" ? [...(body?.candidates ?? []).map((/** @type {any} */ each) => `“${each.content}”`), body?.retryAfter && t("retry_after", { n: body.retryAfter })] : []; // an English detail has it
+    const isForPerson = body?.message && (body.shouldRetry || body.category !== "unknown"); // other messages only refer to the detail
+    const more = isForPerson || language.get() === "zh" ? [...(body?.candidates ?? []).map((/** @type {any} */ each) => `“${each.content}”`), body?.retryAfter && t("retry_after", { n: body.retryAfter })] : []; // an English detail already contains them
     super([(isForPerson ? body.message : why) || `HTTP ${status}`, ...more].filter(Boolean).join(" "));
     this.status = status;
     this.code = body?.code ?? "";
@@ -19,13 +19,13 @@ export class Problem extends Error {
 
 /**
  * @typedef {object} Options
- * @property {Record<string, any>} [query] values that are null, undefined or "" are left out; lists repeat their name
+ * @property {Record<string, any>} [query] values that are null, undefined or "" are left out; a list becomes one parameter per item
  * @property {any} [body] sent as JSON
  * @property {AbortSignal} [signal]
  * @property {Record<string, string>} [headers]
  */
 
-/** Returns the address of a path, whose parts are encoded: path`/api/threads/${id}/turns`.
+/** Returns a path with percent-encoded values, for example path`/api/threads/${id}/turns`.
  * @param {TemplateStringsArray} parts @param {...any} values @returns {string} */
 export function path(parts, ...values) {
   return parts.reduce((all, part, at) => all + encodeURIComponent(String(values[at - 1])) + part);
@@ -43,7 +43,7 @@ export function withQuery(address, query = {}) {
   return text ? `${address}?${text}` : address;
 }
 
-/** Throws Problem; a TypeError where the server is away.
+/** Sends a request and returns the response. Throws Problem for an error response, TypeError if the server cannot be reached.
  * @param {string} method @param {string} address @param {Options} [options] @returns {Promise<Response>} */
 export async function send(method, address, { query, body, signal, headers } = {}) {
   const token = session.get()?.token;
@@ -71,7 +71,7 @@ const sender = (method) => async (/** @type {string} */ address, /** @type {Opti
   return response.status === 204 ? null : response.json();
 };
 
-/** Each returns the answer's JSON, null where it has none: await get(path`/api/threads/${id}`, {query}). */
+/** These functions return the JSON of the response, or null if it has no body: await get(path`/api/threads/${id}`, {query}). */
 export const get = sender("GET");
 export const post = sender("POST");
 export const put = sender("PUT");

@@ -1,5 +1,5 @@
-// html`…` makes vnodes, and every text that goes through it stays text: what would act on the page's other text or on a
-// terminal it is copied to (control characters, changes of writing direction) is shown as a sign, and what is endless is cut.
+// html`…` makes vnodes. Text in it is never read as HTML. Control characters and changes of writing direction, which could
+// affect other text of the page or a terminal, are replaced by visible signs, and very long texts are cut.
 import { Fragment, createContext, h as create, render } from "./vendor/preact.js";
 import htm from "./vendor/htm.js";
 
@@ -8,12 +8,13 @@ export {
   useCallback, useContext, useEffect, useErrorBoundary, useId, useLayoutEffect, useMemo, useReducer, useRef, useState,
 } from "./vendor/hooks.js";
 
-const LONGEST = 100_000; // characters of one text; nobody reads on, and layout takes seconds
+const LONGEST = 100_000; // characters of one text; the layout of a longer text takes seconds
 const ACTING = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
 const SHOWN_ATTRIBUTES = ["title", "alt", "placeholder", "aria-label", "label"];
 
 /**
- * Returns a text without characters that act: control pictures (U+2400 on) stand for C0, numbers for the others.
+ * Returns the text, cut after LONGEST characters, with visible signs for control characters: control pictures (from U+2400)
+ * for C0, and the code as in ⟨U+200E⟩ for others.
  * @param {string} text
  * @returns {string}
  */

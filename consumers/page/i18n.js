@@ -7,8 +7,8 @@ const TABLES = { en, zh };
 export const LANGUAGES = { en: "English", zh: "中文" };
 
 /**
- * Returns the words of a key in the page's language. Where they depend on a number, they are {one, other} and `n` is the
- * number; "{name}" stands for a value.
+ * Returns the text for a key in the page's language. "{name}" in the text is replaced by the value with that name. A text with
+ * several plural forms is an object {one, other}; the value `n` chooses the form.
  * @param {string} key @param {Record<string, any>} [values] @returns {string}
  */
 export function t(key, values = {}) {
@@ -21,15 +21,15 @@ export function t(key, values = {}) {
   return String(words).replace(/\{(\w+)\}/g, (whole, name) => (name in values ? shown(values[name]) : whole));
 }
 
-/** Returns t of a key, or the text itself where the tables have no such key: for codes that the server sends.
+/** Returns the text for a code that the server sent; the code itself if the tables have no such key.
  * @param {string} group @param {string} code @returns {string} */
 export function named(group, code) {
   const words = found(TABLES[language.get() === "zh" ? "zh" : "en"], `${group}.${code}`);
   return typeof words === "string" ? words : code;
 }
 
-/** Returns the name of an agent. Those that the bundled team brings are named in the page's language; the one that answers
- * without a team, which nobody has named, is the assistant.
+/** Returns the name to show for an agent. Agents of the bundled team have names in the page's language; the agent that answers
+ * without a team is called "assistant".
  * @param {{type: string, name: string}} agent */
 export const agentName = ({ type, name }) => (name === found(zh, `access.bundled.${type}`) ? named("access.bundled", type)
   : name === "orchestrator" ? t("chat.assistant") : name);

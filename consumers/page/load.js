@@ -1,11 +1,12 @@
-// What a screen reads: one value, or a list page by page.
+// Hooks with which screens read from the API: one value, or a list page by page.
 import { useCallback, useEffect, useRef, useState } from "./html.js";
 import { get } from "./api.js";
 import { agentName } from "./i18n.js";
 import { store, useStore } from "./store.js";
 
 /**
- * Reads again whenever a dependency changes or `reload` is called; the value before stays until the new one is there.
+ * Reads a value, and reads it again when a dependency changes or `reload` is called. The old value stays until the new one has
+ * arrived.
  * @template T
  * @param {(signal: AbortSignal) => Promise<T>} read
  * @param {any[]} dependencies
@@ -29,8 +30,8 @@ export function useLoad(read, dependencies) {
 }
 
 /**
- * Reads a list of the API page by page: `more` reads the next one, and is for the end of a windowed list. `reload`, or another
- * number of changes, reads as many items again as there are.
+ * Reads a list of the API page by page. `more` reads the next page, for example at the end of a windowed list. `reload`, or a new
+ * value of `changes`, reads as many items again as the list has now.
  * @param {string | null} address null reads nothing
  * @param {Record<string, any>} query @param {number} [changes]
  * @returns {{items: any[], error: Error | null, loading: boolean, complete: boolean, more: () => void, reload: () => void,
@@ -79,7 +80,7 @@ export function usePages(address, query, changes = 0) {
   };
 }
 
-/** Returns the first pages of a list, for one that is read again as a whole. @param {string} address @param {number} count of pages @param {AbortSignal} signal @param {Record<string, any>} [query]
+/** Returns the items of the first `count` pages of a list, and whether there are more. @param {string} address @param {number} count @param {AbortSignal} signal @param {Record<string, any>} [query]
  * @returns {Promise<{items: any[], more: boolean}>} */
 export async function firstPages(address, count, signal, query = {}) {
   const items = [];
@@ -93,7 +94,7 @@ export async function firstPages(address, count, signal, query = {}) {
   return { items, more: cursor !== null };
 }
 
-/** Escape closes a panel beside the screen, and gives the focus back to what opened it. @param {() => void} close */
+/** Closes a panel on Escape, and returns the focus to the element that opened it. @param {() => void} close */
 export function useEscape(close) {
   const opener = useRef(/** @type {any} */ (document.activeElement));
   useEffect(() => {
@@ -107,7 +108,7 @@ export function useEscape(close) {
   });
 }
 
-/** Calls `act` as long as the screen is there and the tab is visible, every so many seconds.
+/** Calls `act` every `seconds` seconds while the screen is shown and the tab is visible.
  * @param {() => void} act @param {number} seconds @param {any[]} dependencies */
 export function useEvery(act, seconds, dependencies) {
   useEffect(() => {
@@ -116,7 +117,7 @@ export function useEvery(act, seconds, dependencies) {
   }, dependencies);
 }
 
-/** Returns label, tokens and parked events of conversations, by their ids: read after a list, which does not wait for them.
+/** Returns label, tokens and parked state of conversations by their ids. They are read separately, so that lists need not wait for them.
  * @param {string[]} threads @returns {Record<string, {label: string | null, tokens: number, parked: boolean}>} */
 export function useMarks(threads) {
   const [marks, setMarks] = useState(/** @type {any} */ ({}));
@@ -132,7 +133,7 @@ export function useMarks(threads) {
 
 const agents = store(/** @type {any[]} */ ([]));
 
-/** Returns what names an agent of a type; a type stands for itself until the agents are read, or where it is no agent any more.
+/** Returns a function from an agent's type to its name. It returns the type itself until the agents are read, and for agents that no longer exist.
  * @returns {(type: string) => string} */
 export function useAgentNames() {
   const known = useStore(agents);

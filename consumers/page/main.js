@@ -1,13 +1,13 @@
 // The page's frame. How to add a screen:
-//  1. screens/NAME.js exports default a component; it gets {thread?, path, query} of its address (router.js: href, go).
-//  2. A line in SCREENS (in the menu) or OF_THREAD (a tab of a conversation); `needs` is a scope that the caller must have.
-//  3. Its words go into a group `NAME: {…}` of i18n/en.js and i18n/zh.js, its styles into styles/NAME.css (link it in
-//     index.html); colours, sizes and spaces only by the variables of styles/base.css.
-//  4. It reads with useLoad and usePages (load.js) and writes with post, put, patch, remove (api.js) inside `useWrite`.
-//  5. Parts: parts/common.js (Head, Empty, Loading, Failure, Badge, Field, Segments, Search, Code), list.js (WindowedList
-//     for what can be long, Table), bars.js, dialog.js (Dialog, confirm, prompt), toast.js (toast, undoable), markdown.js.
-//  6. Texts of people go through html`…` as children, with dir="auto"; never as HTML, never style or on… in strings.
-//  7. A test in tests/page/ that does with it what a person does, and nothing but fills in the server's data otherwise.
+//  1. Write screens/NAME.js with a component as its default export; it gets {thread?, path, query} of its address (router.js: href, go).
+//  2. Add a line to SCREENS (in the menu) or OF_THREAD (a tab of a conversation); `needs` is a scope that the caller must have.
+//  3. Put its words into a group `NAME: {…}` of i18n/en.js and i18n/zh.js, and its styles into styles/NAME.css (link it in
+//     index.html). Use only the variables of styles/base.css for colours, sizes and spaces.
+//  4. Read with useLoad and usePages (load.js), and write with post, put, patch, remove (api.js) inside `useWrite`.
+//  5. Use the parts: parts/common.js (Head, Empty, Loading, Failure, Badge, Field, Segments, Search, Code), list.js (Table, and
+//     WindowedList for long lists), bars.js, dialog.js (Dialog, confirm, prompt), toast.js (toast, undoable), markdown.js.
+//  6. Pass people's texts to html`…` as children, with dir="auto". Never use HTML, `style` or on… attributes in strings.
+//  7. Add a test in tests/page/ that uses the screen as a person does, and otherwise only fills in the server's data.
 import { html, render, useEffect, useErrorBoundary, useRef, useState } from "./html.js";
 import { post, get } from "./api.js";
 import { t } from "./i18n.js";
@@ -46,7 +46,7 @@ export const OF_THREAD = {
 
 const loaded = /** @type {Map<Screen, any>} */ (new Map());
 
-/** Shows a screen as soon as its module is there. @param {{screen: Screen, [property: string]: any}} props */
+/** Shows a screen once its module is loaded. @param {{screen: Screen, [property: string]: any}} props */
 function Loaded({ screen, ...properties }) {
   const [, drawAgain] = useState(0);
   const [error, setError] = useState(/** @type {Error | null} */ (null));
@@ -108,7 +108,7 @@ function Page() {
   </div>`;
 }
 
-/** Signs in with the ticket of a printed link, or asks who the stored token is for. */
+/** Signs in with the ticket of a printed link, or checks the stored token; then draws the page. */
 async function begin() {
   const ticket = /^#ticket=([\w-]+)$/.exec(location.hash)?.[1];
   if (ticket) {
@@ -121,7 +121,7 @@ async function begin() {
       signOut(error.message);
     }
   } else if (session.get()) {
-    get("/api/caller").catch(() => {}); // a token that has ended signs out
+    get("/api/caller").catch(() => {}); // an expired token gets a 401, which signs out
   }
   render(html`<${Page} />`, /** @type {any} */ (document.getElementById("page")));
 }

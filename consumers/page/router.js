@@ -35,7 +35,7 @@ export function href(path, query = {}) {
   return `#/${path.map((part) => encodeURIComponent(String(part))).join("/")}${text ? `?${text}` : ""}`;
 }
 
-/** Opens a screen. replace: without a step back to where it was opened from.
+/** Opens a screen. replace: replaces the current entry of the browser's history.
  * @param {(string | number)[]} path @param {Record<string, any>} [query] @param {{replace?: boolean}} [options] */
 export function go(path, query = {}, { replace = false } = {}) {
   const address = href(path, query);

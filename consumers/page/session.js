@@ -1,4 +1,4 @@
-// Who is signed in, and how the page looks. Nothing is kept but in session storage, which ends with the tab.
+// The signed-in session, and the page's theme and language. They are kept only in session storage, which ends with the tab.
 import { store } from "./store.js";
 
 /** @typedef {{tenant: string, user: string, role: string, scopes: string[], expires_at: string | null}} Caller */

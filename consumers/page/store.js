@@ -1,4 +1,4 @@
-// A value that screens share: whoever uses it is drawn again when it changes.
+// A value that components share. Components that use it are drawn again when it changes.
 import { useEffect, useState } from "./html.js";
 
 /**

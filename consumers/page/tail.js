@@ -1,15 +1,15 @@
-// Events as they come, from the public API's streams.
+// Follows the event streams of the public API.
 import { useEffect, useRef, useState } from "./html.js";
 import { events } from "./api.js";
 
 export const MOST = 2000; // events that the tab keeps
 const AGAIN_MS = 2000;
-const DRAW_MS = 100; // events that come together are drawn together
-const QUIET_MS = 700; // after which a stream is open and has no event to send for now
+const DRAW_MS = 100; // events that arrive within this time are drawn together
+const QUIET_MS = 700; // without an event for this time, the stream has nothing to send for now
 
 /**
- * Follows a stream of events and keeps the newest. waiting: those that came while it was paused. settled: they came, or
- * there are none for now.
+ * Follows a stream of events and keeps the newest MOST. waiting: the number of events that arrived while it was paused.
+ * settled: true once events have arrived, or there are none for now.
  * @param {string | null} address null follows nothing @param {Record<string, any>} query @param {boolean} [paused]
  * @returns {{items: any[], error: any, waiting: number, settled: boolean}}
  */
@@ -47,7 +47,7 @@ export function useTail(address, query, paused = false) {
         } catch (/** @type {any} */ error) {
           if (signal.aborted) return;
           change({ error, settled: true });
-          if (error.status && error.status !== 404) return; // a conversation may begin later
+          if (error.status && error.status !== 404) return; // goes on after a 404, because the conversation may begin later
         } finally {
           clearTimeout(quiet);
         }

@@ -1,4 +1,4 @@
-// The page's words in English; i18n/zh.js has the same keys. Values in braces are filled in; {one, other} by number `n`.
+// The page's texts in English; i18n/zh.js has the same keys. {name} stands for a value; {one, other} are plural forms for `n`.
 export default {
   screens: {
     threads: "Threads", chat: "Chat", context: "Context", memories: "Memories", recall: "Recall lab", events: "Events",

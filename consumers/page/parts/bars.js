@@ -1,11 +1,12 @@
-// Bars to scale. Their widths are set as properties of elements: the page allows no styles in its HTML.
+// Draws bars to scale. Their widths are set as properties of elements, because the page's policy forbids styles in HTML.
 import { html } from "../html.js";
 import { number } from "./format.js";
 
 /** @typedef {{key: string, label: string, value: number, kind: string, title?: string}} Part kind: a class of `bar-…` for its colour */
 
 /**
- * Parts of a whole side by side. active: the key of the one to stand out; onActive: pointed at or focused; onChoose: pressed.
+ * Shows the parts of a whole side by side. active: the key of the highlighted part. onActive: called when a part is pointed at or
+ * focused; onChoose: called when a part is pressed.
  * @param {{parts: Part[], total?: number, label: string, active?: string | null, onActive?: (key: string | null) => void, onChoose?: (key: string) => void, thick?: boolean}} props
  */
 export function StackedBar({ parts, total, label, active, onActive, onChoose, thick = false }) {
@@ -26,7 +27,7 @@ export function StackedBar({ parts, total, label, active, onActive, onChoose, th
   </div>`;
 }
 
-/** What the colours of a bar mean. @param {{parts: Part[], active?: string | null, onActive?: (key: string | null) => void}} props */
+/** Explains the colours of a bar. @param {{parts: Part[], active?: string | null, onActive?: (key: string | null) => void}} props */
 export function Legend({ parts, active, onActive }) {
   return html`<ul class="legend">${parts.map((part) => html`<li key=${part.key} class=${active && active !== part.key ? "dim" : ""}
       onMouseEnter=${() => onActive?.(part.key)} onMouseLeave=${() => onActive?.(null)}>
@@ -34,7 +35,7 @@ export function Legend({ parts, active, onActive }) {
   </li>`)}</ul>`;
 }
 
-/** One value of at most `most`, with its number. @param {{value: number, most?: number, kind?: string, label: string, text?: string}} props */
+/** Shows a value between 0 and `most` as a bar with its number. @param {{value: number, most?: number, kind?: string, label: string, text?: string}} props */
 export function Meter({ value, most = 1, kind = "accent", label, text }) {
   const share = Math.max(0, Math.min(1, value / (most || 1)));
   return html`<div class="meter" role="img" aria-label=${`${label}: ${text ?? number(value, 2)}`}>

@@ -1,4 +1,4 @@
-// The versions of a fact over time, as a line: each is a bar from when it held to when it ended.
+// Shows the versions of a fact on a time axis: each is a bar over the time in which it was valid.
 import { html } from "../html.js";
 import { named, t } from "../i18n.js";
 import { clip, day } from "./format.js";

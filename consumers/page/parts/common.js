@@ -5,7 +5,7 @@ import { undated } from "./format.js";
 import { Icon } from "./icons.js";
 import { toast } from "./toast.js";
 
-/** A screen's head: its title, a line about it, and what can be done there.
+/** Shows the head of a screen: title, a line about the screen, and its actions.
  * @param {{title: any, about?: any, children?: any}} props */
 export function Head({ title, about, children }) {
   return html`<header class="head">
@@ -14,10 +14,10 @@ export function Head({ title, about, children }) {
   </header>`;
 }
 
-/** Returns a text with `commands` in it as such. @param {string} text */
+/** Returns a text whose `commands` in backticks are shown as code. @param {string} text */
 const coded = (text) => text.split("`").map((part, at) => (at % 2 ? html`<code>${part}</code>` : part));
 
-/** What a list shows without anything in it: says what to do.
+/** Shows what to do when a list is empty.
  * @param {{icon: import("./icons.js").IconName, title: string, children?: any}} props */
 export function Empty({ icon, title, children }) {
   return html`<div class="empty">
@@ -27,7 +27,7 @@ export function Empty({ icon, title, children }) {
   </div>`;
 }
 
-/** Grey lines in place of what is being read. @param {{lines?: number}} props */
+/** Shows grey lines while something is loading. @param {{lines?: number}} props */
 export function Loading({ lines = 4 }) {
   return html`<div class="loading" role="status" aria-label=${t("loading")}>
     ${Array.from({ length: lines }, (_, at) => html`<span key=${at} class="skeleton" />`)}
@@ -49,12 +49,12 @@ export function Badge({ tone = "quiet", title, children }) {
   return html`<span class="badge ${tone}" title=${title}>${children}</span>`;
 }
 
-/** A time in the reader's words, with the exact one as its title. @param {{time: string, children: any}} props */
+/** Shows a time as the given words, with the exact time as its title. @param {{time: string, children: any}} props */
 export function Time({ time, children }) {
   return html`<time datetime=${time} title=${undated(time) ? t("undated") : new Date(time).toLocaleString()}>${children}</time>`;
 }
 
-/** One number with its name. @param {{label: string, value: any, tone?: string, title?: string}} props */
+/** Shows one number with its name. @param {{label: string, value: any, tone?: string, title?: string}} props */
 export function Tile({ label, value, tone = "", title }) {
   return html`<div class="tile" title=${title}><span class="tile-label">${label}</span><b class="tile-value number ${tone}">${value}</b></div>`;
 }
@@ -66,7 +66,7 @@ export function IconButton({ label, icon, onClick, pressed, disabled }) {
   </button>`;
 }
 
-/** A choice of a few, as buttons side by side. @param {{label: string, value: string, options: [string, any][], onChange: (value: string) => void}} props */
+/** Shows a few options as buttons side by side. @param {{label: string, value: string, options: [string, any][], onChange: (value: string) => void}} props */
 export function Segments({ label, value, options, onChange }) {
   return html`<div class="segments" role="group" aria-label=${label}>
     ${options.map(([key, words]) => html`<button key=${key} type="button" aria-pressed=${key === value} onClick=${() => onChange(key)}>${words}</button>`)}
@@ -85,7 +85,7 @@ export function Search({ value, label, onInput }) {
   </label>`;
 }
 
-/** A text in a frame, with a button that copies it. @param {{text: string, label?: string}} props */
+/** Shows a text in a frame, with a button that copies it. @param {{text: string, label?: string}} props */
 export function Code({ text, label }) {
   return html`<figure class="code">
     <figcaption>${label}<${IconButton} label=${t("copy")} icon="copy" onClick=${() => copy(text)} /></figcaption>
@@ -108,7 +108,7 @@ export async function copy(text) {
   }
 }
 
-/** Runs a write: disables its button meanwhile and shows what the server refuses. Returns [run, busy].
+/** Returns [run, busy]: `run` does a write and shows its error, if any; `busy` is true meanwhile, to disable the button.
  * @returns {[(work: () => Promise<any>, done?: string) => Promise<boolean>, boolean]} */
 export function useWrite() {
   const [busy, setBusy] = useState(false);

@@ -1,4 +1,4 @@
-// Two receipts side by side: what one answer was made from, and what the other was.
+// Compares what two answers were made from, side by side.
 import { html, useMemo, useState } from "../html.js";
 import { get, path } from "../api.js";
 import { named, t } from "../i18n.js";
@@ -10,7 +10,7 @@ import { Table } from "./list.js";
 import { textOf } from "./messages.js";
 import { partsOf } from "./window_bar.js";
 
-/** @param {{thread: string, receipts: any[], first?: string, second?: string}} props first, second: sequences as of which answers were made */
+/** @param {{thread: string, receipts: any[], first?: string, second?: string}} props first, second: the sequences up to which the contexts of the two answers were read */
 export function Compare({ thread, receipts, first, second }) {
   const [chosen, setChosen] = useState([Number(first) || receipts.at(-2).receipt.as_of_seq, Number(second) || receipts.at(-1).receipt.as_of_seq]);
   const { value, error, loading } = useLoad((signal) => Promise.all(chosen.map(async (seq) => {

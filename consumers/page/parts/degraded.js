@@ -1,10 +1,10 @@
-// Says in words why a search or a context had less to go by: the server gives its reasons in English.
+// Says in the page's language why a search or a context was limited; the server gives its reasons in English.
 import { html } from "../html.js";
 import { t } from "../i18n.js";
 import { language } from "../session.js";
 import { Badge } from "./common.js";
 
-/** Returns what was missing, as keys of the words `degraded`. @param {string} reason of the server, several joined by "; "
+/** Returns what was missing, as keys of the group `degraded` of texts. @param {string} reason the server's reasons, joined by "; "
  * @returns {string[]} */
 export function missing(reason) {
   const vectors = /^(keyword search|words, entities and dates) only: /.test(reason)

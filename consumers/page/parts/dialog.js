@@ -1,4 +1,4 @@
-// Dialogs on the browser's own <dialog>: it keeps the focus inside and Escape closes it.
+// Dialogs that use the browser's <dialog>, which keeps the focus inside and closes on Escape.
 import { html, useEffect, useId, useRef } from "../html.js";
 import { t } from "../i18n.js";
 import { store, useStore } from "../store.js";
@@ -25,13 +25,13 @@ export function Dialog({ title, onClose, wide = false, children }) {
 /** @typedef {{title: string, text?: string, value?: string, label?: string, multiline?: boolean, action: string, danger?: boolean, answer: (value: string | null) => void}} Question */
 const asked = store(/** @type {Question | null} */ (null));
 
-/** Asks before something that cannot be undone. @param {{title: string, text?: string, action: string, danger?: boolean}} question @returns {Promise<boolean>} */
+/** Asks for confirmation; returns false if the dialog was cancelled. @param {{title: string, text?: string, action: string, danger?: boolean}} question @returns {Promise<boolean>} */
 export const confirm = async (question) => (await prompt(question)) !== null;
 
-/** Asks for a text; null where it was cancelled. @param {Omit<Question, "answer">} question @returns {Promise<string | null>} */
+/** Asks for a text; returns null if the dialog was cancelled. @param {Omit<Question, "answer">} question @returns {Promise<string | null>} */
 export const prompt = (question) => new Promise((answer) => asked.set({ ...question, answer }));
 
-/** The place of `confirm` and `prompt` on the page. */
+/** Shows the dialogs of `confirm` and `prompt`. */
 export function Questions() {
   const question = useStore(asked);
   const field = useRef(/** @type {any} */ (null));

@@ -1,4 +1,4 @@
-// Numbers and times as people read them.
+// Formats numbers and times for people.
 import { t } from "../i18n.js";
 import { language } from "../session.js";
 
@@ -6,7 +6,7 @@ import { language } from "../session.js";
 export const number = (value, digits = 0) =>
   value === null || value === undefined ? "–" : value.toLocaleString(language.get(), { maximumFractionDigits: digits, minimumFractionDigits: digits });
 
-/** Returns 1.2k for 1,234. @param {number | null | undefined} value */
+/** Returns a short form, such as 1.2k for 1,234. @param {number | null | undefined} value */
 export const short = (value) =>
   value === null || value === undefined ? "–" : value.toLocaleString(language.get() === "zh" ? "en" : language.get(), { notation: "compact", maximumFractionDigits: 1 });
 
@@ -25,7 +25,7 @@ export function duration(milliseconds) {
   return `${unit(Math.floor(milliseconds / 60_000), "minute")} ${unit(Math.round((milliseconds % 60_000) / 1000), "second")}`;
 }
 
-/** Returns whether the time is unknown: imported turns without one are dated from 2000-01-01 on. @param {string | number | Date} time */
+/** Returns true if the time is unknown: imported turns without a time are dated from 2000-01-01 on. @param {string | number | Date} time */
 export const undated = (time) => Math.floor((new Date(time).getTime() - Date.UTC(2000, 0, 1)) / 2_592_000_000) === 0;
 
 /** @param {string | number | Date | null | undefined} time */
@@ -39,12 +39,12 @@ export const day = (time) => (time && undated(time) ? t("undated") : time ? new 
 export const clock = (time, seconds = false) =>
   undated(time) ? "" : new Date(time).toLocaleTimeString(language.get(), { hour: "2-digit", minute: "2-digit", second: seconds ? "2-digit" : undefined, hourCycle: "h23" });
 
-/** Returns "a, b and c". @param {string[]} names */
+/** Returns the names as "a, b and c". @param {string[]} names */
 export const listed = (names) => new Intl.ListFormat(language.get()).format(names);
 
 const STEPS = /** @type {[Intl.RelativeTimeFormatUnit, number][]} */ ([["year", 31_536_000], ["month", 2_592_000], ["week", 604_800], ["day", 86_400], ["hour", 3_600], ["minute", 60]]);
 
-/** Returns "3 hours ago". @param {string | number | Date} time */
+/** Returns the time relative to now, such as "3 hours ago". @param {string | number | Date} time */
 export function ago(time) {
   if (undated(time)) return t("undated");
   const seconds = (new Date(time).getTime() - Date.now()) / 1000;
@@ -53,7 +53,7 @@ export function ago(time) {
   return format.format(0, "second");
 }
 
-/** Returns the beginning of a text, for a line of a list. @param {string | null | undefined} text @param {number} [most] */
+/** Returns the beginning of a text on one line. @param {string | null | undefined} text @param {number} [most] */
 export function clip(text, most = 200) {
   const line = (text ?? "").slice(0, most * 4).replace(/\s+/g, " ").trim();
   return line.length > most ? `${line.slice(0, most)}…` : line;

@@ -1,5 +1,5 @@
-// Entities with their relations: the first 49 around the person, placed by forces, which are the same for the same
-// entities; all of them as a list beside it.
+// Draws the first 49 entities and their relations around the person. A force layout places them; the same entities always get
+// the same places. A list beside the drawing has all entities.
 import { html, useLayoutEffect, useMemo, useRef, useState } from "../html.js";
 import { get } from "../api.js";
 import { named, t } from "../i18n.js";
@@ -10,9 +10,9 @@ import { Badge, Empty, Failure, IconButton, Loading } from "./common.js";
 import { clip, day } from "./format.js";
 
 const MOST = 50; // nodes
-/** Returns width and height of the drawing: what a phone or a column shows whole, as long as the entities are few. @param {number} entities */
+/** Returns width and height of the drawing. With few entities, it fits a phone or a column. @param {number} entities */
 const sizeFor = (entities) => (entities > 20 ? [760, 520] : matchMedia("(max-width: 760px)").matches ? [356, 440] : [600, 440]);
-const [PUSH, REACH] = [0.0023, 150]; // how strongly all nodes part, for each square pixel, and how long an edge wants to be
+const [PUSH, REACH] = [0.0023, 150]; // strength with which nodes repel each other, per square pixel; preferred length of an edge
 const KINDS = { PERSON: "3", PLACE: "2", SCHOOL: "memory", EVENT: "1", TOPIC: "tools" };
 
 /** @param {{user?: string}} props user: another person's */
@@ -23,14 +23,14 @@ export function Graph({ user }) {
   const [chosen, setChosen] = useState(/** @type {string | null} */ (null));
   const graph = useMemo(() => (value ? placed(value.items, user ?? session.get()?.caller.user ?? "") : null), [value]);
   const frame = useRef(/** @type {any} */ (null));
-  useLayoutEffect(() => { // a phone shows a part of it: the middle, where the person is
+  useLayoutEffect(() => { // scrolls to the middle, where the person is, because a phone shows only a part
     if (frame.current) frame.current.scrollLeft = (frame.current.scrollWidth - frame.current.clientWidth) / 2;
   }, [graph]);
   if (error) return html`<${Failure} error=${error} retry=${reload} />`;
   if (!graph) return loading && html`<${Loading} lines=${8} />`;
   if (!graph.nodes.length) return html`<${Empty} icon="memories" title=${t("graph.none")}>${t("graph.none_about")}<//>`;
   const entity = value?.items.find((each) => keyOf(each) === chosen);
-  const marked = graph.nodes.some((each) => each.key === chosen) ? chosen : null; // others are not drawn
+  const marked = graph.nodes.some((each) => each.key === chosen) ? chosen : null; // entities beyond the first 49 are not drawn
   const near = (/** @type {string} */ key) => !marked || key === chosen || graph.edges.some((edge) => (edge.from.key === chosen && edge.to.key === key) || (edge.to.key === chosen && edge.from.key === key));
   return html`<div class="graph-columns">
     <div class="card graph" ref=${frame}><svg viewBox="0 0 ${graph.width} ${graph.height}" class=${graph.width > 600 ? "large" : ""} role="group" aria-label=${t("graph.label", { n: graph.nodes.length })}>
@@ -65,18 +65,18 @@ function Entity({ entity, onClose }) {
 
 /** @typedef {{key: string, type: string, name: string, entity: any, x: number, y: number, radius: number, fixed?: boolean}} Node */
 
-/** Returns nodes with their places, and edges; the person is in the middle. @param {any[]} entities @param {string} user @returns {{nodes: Node[], edges: {from: Node, to: Node, type: string}[], width: number, height: number}} */
+/** Returns the nodes with their places, and the edges; the person is in the middle. @param {any[]} entities @param {string} user @returns {{nodes: Node[], edges: {from: Node, to: Node, type: string}[], width: number, height: number}} */
 function placed(entities, user) {
   const [width, height] = sizeFor(entities.length);
   if (!entities.length) return { nodes: [], edges: [], width, height };
   const me = { key: "me", type: "PERSON", name: user, entity: null, x: width / 2, y: height / 2, radius: 16, fixed: true };
   /** @type {Node[]} */
   const nodes = [me, ...entities.slice(0, MOST - 1).map((entity, at) => {
-    const angle = at * 2.399963; // the golden angle: begins without overlaps
+    const angle = at * 2.399963; // the golden angle, so that nodes do not overlap at the start
     const away = 70 + 22 * Math.sqrt(at);
     return { key: keyOf(entity), type: entity.type, name: entity.name, entity, x: width / 2 + away * (width / height) * Math.cos(angle), y: height / 2 + away * Math.sin(angle), radius: Math.min(15, 8 + Math.sqrt(entity.mention_count)) };
   })];
-  const plain = (/** @type {any} */ name) => String(name).normalize("NFKC").toLowerCase(); // relations name their targets so
+  const plain = (/** @type {any} */ name) => String(name).normalize("NFKC").toLowerCase(); // the form in which relations name their targets
   const byName = new Map(nodes.map((node) => [plain(node.name), node]));
   const edges = [];
   for (const node of nodes.slice(1)) {

@@ -1,4 +1,4 @@
-// Icons, 16 × 16, as strokes in the text's colour.
+// Icons of 16 × 16 pixels, drawn as strokes in the text's colour.
 import { html } from "../html.js";
 
 const PATHS = {
@@ -41,7 +41,7 @@ const PATHS = {
 
 /** @typedef {keyof typeof PATHS} IconName */
 
-/** @param {{name: IconName, label?: string}} props label: for people who do not see it; without one it decorates */
+/** @param {{name: IconName, label?: string}} props label: the text for screen readers; without it the icon is only decoration */
 export function Icon({ name, label }) {
   return html`<svg class="icon" viewBox="0 0 16 16" role=${label ? "img" : null} aria-label=${label} aria-hidden=${label ? null : "true"}>
     <path d=${PATHS[name]} />

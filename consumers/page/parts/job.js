@@ -1,4 +1,4 @@
-// A job of the server: followed to its end, and shown meanwhile.
+// Follows a job of the server to its end, and shows its progress.
 import { html } from "../html.js";
 import { Problem, events, path } from "../api.js";
 import { t } from "../i18n.js";
@@ -6,7 +6,7 @@ import { Meter } from "./bars.js";
 import { Failure } from "./common.js";
 import { number, percent } from "./format.js";
 
-/** Returns a job as it ended. @param {any} begun @param {(job: any) => void} onChange */
+/** Waits until a job has ended, and returns its last state. @param {any} begun @param {(job: any) => void} onChange */
 export async function followed(begun, onChange) {
   onChange(begun);
   let last = begun;
@@ -14,7 +14,7 @@ export async function followed(begun, onChange) {
   return last;
 }
 
-/** How far a job is. @param {{job: any}} props */
+/** Shows the progress of a job. @param {{job: any}} props */
 export function Progress({ job }) {
   if (job.state === "failed") return html`<${Failure} error=${new Problem(job.error?.status ?? 500, job.error)} />`;
   const share = job.state === "done" ? 1 : job.total ? job.done / job.total : 0;

@@ -1,13 +1,13 @@
-// Lists of any length: only the rows in view are in the document.
+// Shows lists of any length. Only the rows in view are in the document.
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../html.js";
 
-const AROUND = 8; // rows above and below what is in view
+const AROUND = 8; // more rows above and below the rows in view
 
 /**
- * Rows of one height, which scroll in the space that the list is given. Arrow keys, Home and End move the focus.
+ * Shows rows of equal height, which scroll in the space of the list. Arrow keys, Home and End move the focus.
  * @param {{items: any[], height: number, row: (item: any, at: number) => any, keyOf: (item: any) => string | number,
  *   label: string, onEnd?: () => void, follow?: boolean, className?: string}} props
- *   height: of a row, in pixels. onEnd: called near the end of the items. follow: stay at the end as items come.
+ *   height: the height of a row in pixels. onEnd: called near the end of the items. follow: stays at the end when items are added.
  */
 export function WindowedList({ items, height, row, keyOf, label, onEnd, follow = false, className = "" }) {
   const frame = useRef(/** @type {any} */ (null));
@@ -51,7 +51,7 @@ export function WindowedList({ items, height, row, keyOf, label, onEnd, follow =
 }
 
 /**
- * A table for up to some hundred rows. columns: [heading, cell(item), "number" | "wide" | undefined].
+ * Shows a table of up to a few hundred rows. columns: [heading, cell(item), "number" | "wide" | undefined].
  * @param {{items: any[], columns: [any, (item: any) => any, string?][], keyOf: (item: any) => string | number, label: string}} props
  */
 export function Table({ items, columns, keyOf, label }) {

@@ -1,9 +1,9 @@
-// Markdown to vnodes. No string is ever read as HTML, and links lead only to http, https and mailto.
+// Converts Markdown to vnodes. No string is ever read as HTML, and links lead only to http, https and mailto.
 import { h, html } from "../html.js";
 
 const SAFE_LINK = /^(https?:\/\/|mailto:)/i;
 const INLINE = /(`+)([^`]|[^`][\s\S]*?[^`])\1(?!`)|\*\*(?=\S)([\s\S]*?\S)\*\*|(?<![\w*])\*(?=[^\s*])([\s\S]*?[^\s*])\*(?![\w*])|(?<!\w)_(?=\S)([\s\S]*?\S)_(?!\w)|~~(?=\S)([\s\S]*?\S)~~|!?\[([^\]\n]{0,500})\]\(\s*<?([^()\s<>]{1,2000}(?:\([^()\s<>]*\)[^()\s<>]*)?)>?(?:\s+"[^"\n]*")?\s*\)|(https?:\/\/[^\s<>"'`]{1,2000}[^\s<>"'`.,;:!?)\]}，。；：！？）】])/g;
-const LONGEST_INLINE = 5_000; // of one line; a longer one is shown as it is
+const LONGEST_INLINE = 5_000; // characters; a longer line is shown as plain text
 
 /** @param {{text: string}} props */
 export function Markdown({ text }) {

@@ -1,4 +1,4 @@
-// One memory: its words, the parts of its score, where it comes from, what it was before, and what can be done with it.
+// Shows one memory: its words, the parts of its score, its sources, its earlier versions and its actions.
 import { html, useState } from "../html.js";
 import { get, path, post, put, remove } from "../api.js";
 import { named, t } from "../i18n.js";
@@ -11,7 +11,7 @@ import { confirm, prompt } from "./dialog.js";
 import { day, moment, number } from "./format.js";
 import { Icon } from "./icons.js";
 
-/** @param {{id: string, user?: string, changes: number, onClose: () => void, onChanged: () => void, onOpen: (id: string) => void}} props user: another person, whose memory is only read */
+/** @param {{id: string, user?: string, changes: number, onClose: () => void, onChanged: () => void, onOpen: (id: string) => void}} props user: another person, whose memory cannot be changed here */
 export function Memory({ id, user, changes, onClose, onChanged, onOpen }) {
   const { value, error, loading, reload } = useLoad(async (signal) => {
     const options = { query: { user }, signal };

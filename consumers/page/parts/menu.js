@@ -1,4 +1,4 @@
-// The menu at the side: the screens, the language, light or dark, who is signed in.
+// The menu at the side: screens, language, light or dark theme, and the signed-in user.
 import { html } from "../html.js";
 import { LANGUAGES, t } from "../i18n.js";
 import { href } from "../router.js";

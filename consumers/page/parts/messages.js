@@ -1,10 +1,10 @@
-// The messages of a context, as the model gets them, each with its part of the window.
+// Shows the messages of a context as the model gets them, each with its part of the window.
 import { html, useEffect, useRef, useState } from "../html.js";
 import { named, t } from "../i18n.js";
 import { href } from "../router.js";
 import { clip, number } from "./format.js";
 
-const AT_ONCE = 60; // messages drawn at first, and for each wish for more
+const AT_ONCE = 60; // messages drawn at first; "more" draws four times as many
 
 /** @param {any} message */
 export function textOf(message) {
@@ -14,7 +14,7 @@ export function textOf(message) {
   return [content, ...calls].filter(Boolean).join("\n");
 }
 
-/** The arrow keys go from message to message, of which one is a tab stop; Enter on it chooses its part.
+/** Shows the messages. Arrow keys move between them, only one is a tab stop, and Enter chooses its part of the window.
  * @param {{thread: string, messages: any[], shares: {part: string, seq: number | null, tokens: number}[],
  *   active: string | null, onActive: (part: string | null) => void, onChoose: (part: string) => void}} props */
 export function Messages({ thread, messages, shares, active, onActive, onChoose }) {
@@ -27,7 +27,7 @@ export function Messages({ thread, messages, shares, active, onActive, onChoose 
     const row = active && !list.current.matches(":hover, :focus-within") && list.current.querySelector(`[data-part="${active}"]`);
     if (row) list.current.scrollTo({ top: row.offsetTop - list.current.offsetTop - 8 });
   }, [active]);
-  // The last 10 messages are always drawn, because the question is there; those before them on request.
+  // The last 10 messages are always drawn, because the question is among them; those before them on request.
   const hidden = Math.max(0, messages.length - count - 10);
   const rows = messages.map((message, at) => ({ message, at })).filter(({ at }) => at < count || at >= messages.length - 10);
   const onKeyDown = (/** @type {KeyboardEvent} */ event) => {

@@ -3,7 +3,7 @@ import { html, useState } from "../html.js";
 import { t } from "../i18n.js";
 import { firstPages, useLoad } from "../load.js";
 
-/** For operators: whose data is shown. The people with usage are suggested. @param {{user?: string, onChoose: (user: string) => void}} props */
+/** Lets operators choose whose data is shown. It suggests users who have used models. @param {{user?: string, onChoose: (user: string) => void}} props */
 export function Person({ user, onChoose }) {
   const [typed, setTyped] = useState(user ?? "");
   const [used, setUsed] = useState(false);

@@ -1,4 +1,4 @@
-// A plot over time by uPlot, in the colours of the theme.
+// Plots values over time with uPlot, in the colours of the theme.
 import { html, useEffect, useRef } from "../html.js";
 import { isDark, language, theme } from "../session.js";
 import { useStore } from "../store.js";
@@ -10,8 +10,8 @@ const DAY_S = 86_400;
 const COUNTS = [1, 2, 5].flatMap((first) => Array.from({ length: 12 }, (_, zeros) => first * 10 ** zeros)).sort((a, b) => a - b);
 
 /**
- * times: seconds since 1970, `step` apart where nothing is missing: what is missing is 0. least: steps that are shown, the last of them now. kind: a colour as of `bar-…`. shown: writes a value.
- * @param {{title: string, times: number[], step: number, least: number, series: {label: string, kind: string, values: number[]}[], shown: (value: number) => string, bars?: boolean, whole?: boolean}} props whole: counts, without fractions
+ * Shows a plot. times: in seconds since 1970, `step` seconds apart; values of missing times are 0. least: the smallest number of steps to show, the last of them now. kind: the colour of the class `bar-…`. shown: formats a value.
+ * @param {{title: string, times: number[], step: number, least: number, series: {label: string, kind: string, values: number[]}[], shown: (value: number) => string, bars?: boolean, whole?: boolean}} props whole: true if values have no fractions
  */
 export function Plot({ title, times: known, step, least, series: given, shown, bars = false, whole = true }) {
   const { times, series } = filled(known, given, step, least);
@@ -43,14 +43,14 @@ export function Plot({ title, times: known, step, least, series: given, shown, b
   </figure>`;
 }
 
-/** Returns the time below the axis: the hour, and the day where it begins. @param {number} time @param {number | undefined} before @param {number} step */
+/** Returns the label of a time on the axis: the time, and below it the date if a day begins. @param {number} time @param {number | undefined} before @param {number} step */
 function tick(time, before, step) {
   const date = (/** @type {number} */ seconds) => new Date(seconds * 1000).toLocaleDateString(language.get(), { day: "numeric", month: "short", timeZone: step >= DAY_S ? "UTC" : undefined });
   if (step >= DAY_S) return date(time);
   return before !== undefined && date(before) === date(time) ? clock(time * 1000) : `${clock(time * 1000)}\n${date(time)}`;
 }
 
-/** Returns at least so many steps up to now, with 0 where nothing is known. @param {number[]} known
+/** Returns times and values for at least `least` steps up to now; missing values are 0. @param {number[]} known
  * @param {{label: string, kind: string, values: number[]}[]} series @param {number} step @param {number} least */
 function filled(known, series, step, least) {
   const last = Math.max(known.at(-1) ?? 0, Math.floor(Date.now() / 1000 / step) * step);
@@ -60,7 +60,7 @@ function filled(known, series, step, least) {
   return { times, series: series.map((each) => ({ ...each, values: times.map((time) => each.values[places.get(time) ?? -1] ?? 0) })) };
 }
 
-/** Returns the values with each series on top of those after it, the highest first, so that a lower bar hides none.
+/** Returns stacked values: to each series, the sums of the series after it are added. The highest bars are drawn first.
  * @param {{values: number[]}[]} series */
 function stacked(series) {
   return series.map((_, from) => series[from].values.map((__, at) => series.slice(from).reduce((sum, { values }) => sum + values[at], 0)));

@@ -1,4 +1,4 @@
-// Strikes words of a turn, or all that it says, from the log and everything made from it, after a look at where they stand.
+// Strikes words of a turn, or the whole turn, from the log and everything made from it. First shows where the words occur.
 import { html, useState } from "../html.js";
 import { path, post } from "../api.js";
 import { t } from "../i18n.js";

@@ -1,4 +1,4 @@
-// What the model saw for one answer: the window's parts, memories, what was left out. Beside the conversation.
+// Shows beside the conversation what the model saw for an answer: the parts of the window, memories, and what was left out.
 import { html } from "../html.js";
 import { get, path } from "../api.js";
 import { t } from "../i18n.js";

@@ -1,4 +1,4 @@
-// Where nobody is signed in: a token is pasted. A printed link signs in before this is shown.
+// The form for signing in with a token, shown if nobody is signed in. A printed link signs in before this is shown.
 import { html, useRef, useState } from "../html.js";
 import { send } from "../api.js";
 import { t } from "../i18n.js";

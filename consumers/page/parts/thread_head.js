@@ -1,4 +1,4 @@
-// The head of a conversation's screens: its name, and a tab for each of them.
+// The head of a conversation's screens: its name, and a tab for each screen.
 import { html } from "../html.js";
 import { get, path } from "../api.js";
 import { t } from "../i18n.js";
@@ -8,7 +8,7 @@ import { store, useStore } from "../store.js";
 import { clip } from "./format.js";
 import { Icon } from "./icons.js";
 
-/** Counts changes of the conversation in view, so that its head is read again. */
+/** The number of changes of the open conversation; a new number makes its head be read again. */
 export const threadChanged = store(0);
 
 /** @param {{thread: string, tab: string, tabs: Record<string, import("../main.js").Screen>}} props */

@@ -1,4 +1,4 @@
-// Short notes at the page's edge, with something that can still be undone.
+// Short notes at the page's edge, which may have a button such as "undo".
 import { html } from "../html.js";
 import { t } from "../i18n.js";
 import { store, useStore } from "../store.js";
@@ -10,7 +10,7 @@ const shown = store(/** @type {Toast[]} */ ([]));
 let last = 0;
 
 /**
- * Shows a note. action, onAction: a button on it; onEnd: called when it goes without the button.
+ * Shows a note. action, onAction: the text and effect of its button. onEnd: called if the note ends without the button.
  * @param {string} text @param {{tone?: "bad", action?: string, onAction?: () => void, onEnd?: () => void, seconds?: number}} [options]
  */
 export function toast(text, { tone, action, onAction, onEnd, seconds = tone === "bad" ? 8 : 4 } = {}) {
@@ -20,7 +20,7 @@ export function toast(text, { tone, action, onAction, onEnd, seconds = tone === 
 }
 
 /**
- * Does something after some seconds, in which it can be undone; at once when the page is left.
+ * Calls `act` after some seconds, or at once when the page is left. Until then, a note offers to undo it, which calls `undo`.
  * @param {string} text @param {() => void} act @param {() => void} undo @param {number} [seconds]
  */
 export function undoable(text, act, undo, seconds = 6) {

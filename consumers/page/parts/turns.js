@@ -1,4 +1,4 @@
-// Turns as a conversation shows them: words, thoughts, tool calls as cards with their results.
+// Shows the turns of a conversation: texts, thoughts, and tool calls as cards with their results.
 import { html } from "../html.js";
 import { named, t } from "../i18n.js";
 import { useAgentNames } from "../load.js";
@@ -12,7 +12,7 @@ import { Markdown } from "./markdown.js";
 /** @typedef {{key: string, seq: number | null, eventId?: string, role: string, name?: string | null, agent?: string | null, model?: string | null,
  *   origin?: string, time: string, blocks: Block[], live?: boolean}} Spoken */
 
-/** Returns turns of the API as what is said, one after the other: results join their calls. @param {any[]} turns @returns {Spoken[]} */
+/** Returns the API's turns in the form in which they are shown: results are part of their calls, and an answer's calls and text are one turn. @param {any[]} turns @returns {Spoken[]} */
 export function spoken(turns) {
   /** @type {Map<string, Call>} */
   const calls = new Map();
@@ -82,7 +82,7 @@ export function CallCard({ call }) {
   </details>`;
 }
 
-/** One turn. onSeen: shows what the model saw for it. @param {{turn: Spoken, agentOf: (type: string) => string, marked?: boolean, onSeen?: (turn: Spoken) => void, seen?: boolean, onRedact?: (turn: Spoken) => void}} props */
+/** Shows one turn. onSeen: called to show what the model saw for it. @param {{turn: Spoken, agentOf: (type: string) => string, marked?: boolean, onSeen?: (turn: Spoken) => void, seen?: boolean, onRedact?: (turn: Spoken) => void}} props */
 function Turn({ turn, agentOf, marked, onSeen, seen, onRedact }) {
   const mine = turn.role === "user";
   const speaker = turn.name || (mine ? t("chat.you") : turn.role === "assistant" ? t("chat.assistant") : named("chat.roles", turn.role));
@@ -103,7 +103,7 @@ function Turn({ turn, agentOf, marked, onSeen, seen, onRedact }) {
   </article>`;
 }
 
-/** Turns with a line for each new day. @param {{turns: Spoken[], markedSeq?: number | null, onSeen?: (turn: Spoken) => void, seenKey?: string | null, onRedact?: (turn: Spoken) => void}} props */
+/** Shows turns, with a line for each new day. @param {{turns: Spoken[], markedSeq?: number | null, onSeen?: (turn: Spoken) => void, seenKey?: string | null, onRedact?: (turn: Spoken) => void}} props */
 export function Turns({ turns, markedSeq, onSeen, seenKey, onRedact }) {
   const agentOf = useAgentNames();
   let last = "";

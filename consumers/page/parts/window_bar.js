@@ -1,10 +1,10 @@
-// A context window to scale: system prompt, tools, memories, the tiers, what is free, and what is kept for the answer.
+// Shows a context window to scale: system prompt, tools, memories, tiers, free space, and the space for the answer.
 import { html } from "../html.js";
 import { t } from "../i18n.js";
 import { Legend, StackedBar } from "./bars.js";
 import { number, percent } from "./format.js";
 
-/** Returns the window's parts, in the order in which the model reads them. @param {any} context ContextMade of the API */
+/** Returns the window's parts in the order in which the model reads them. @param {any} context ContextMade of the API */
 export function partsOf({ shares, tiers }) {
   const tier = (/** @type {any} */ each) => ({ key: each.tier, kind: each.tier, label: t(`window.tier_${each.tier}`), value: each.tokens,
     title: t("window.tier_title", { name: t(`window.tier_${each.tier}`), tokens: each.tokens, limit: each.limit, n: each.items.length }) });

@@ -1,4 +1,4 @@
-// For administrators: API keys, limits of each plan, circuit breakers, and the agents.
+// The screen for administrators: API keys, agents, limits of each plan, and circuit breakers.
 import { html, useState } from "../html.js";
 import { get, patch, path, post, put, remove } from "../api.js";
 import { agentName, named, t } from "../i18n.js";
@@ -96,7 +96,7 @@ function Agents() {
     ${changing && html`<${ChangeAgent} agent=${changing} nameOf=${nameOf} others=${agents.value.map((/** @type {any} */ each) => each.type).filter((/** @type {string} */ type) => type !== changing.type)} onChange=${show} onClose=${() => setChanging(null)} />`}</section>`;
 }
 
-/** Sends what was changed; a text or number that is emptied is as the team's files say.
+/** Lets an administrator change an agent; sends only changed values. An emptied text or number restores the value of the team's files.
  * @param {{agent: any, others: string[], nameOf: (type: string) => string, onChange: (agent: any) => void, onClose: () => void}} props */
 function ChangeAgent({ agent, others, nameOf, onChange, onClose }) {
   const tools = useLoad((signal) => get("/admin/ai-agent/tools", { signal }), []);

@@ -1,4 +1,4 @@
-// A conversation: its turns, a question whose answer streams in, and what the model saw for each answer.
+// The screen of a conversation: its turns, a question with its streamed answer, and what the model saw for each answer.
 import { html, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../html.js";
 import { Problem, events, get, path, post } from "../api.js";
 import { may } from "../session.js";
@@ -12,11 +12,11 @@ import { toast } from "../parts/toast.js";
 import { Turns, spoken } from "../parts/turns.js";
 
 const PAGE = 60;
-const MOST = 240; // turns that the tab keeps; those at the other end make room for more
-const NEAR_END = 80; // pixels from the end, in which the view follows the answer
+const MOST = 240; // turns that the tab keeps; when more are read, turns at the other end are dropped
+const NEAR_END = 80; // within so many pixels of the end, the view follows the answer
 
 /** @typedef {{question: string, began: string, blocks: import("../parts/turns.js").Block[], agent: string | null, error: Error | null, seq: number | null, stopped: boolean, key: string, failed: boolean}} Live
- * key: the question sent again with it is asked once. failed: the answer ended with an error, so it has to be asked for anew. */
+ * A question and its running answer. key: the idempotency key; a question sent again with it is asked only once. failed: the answer ended with an error, so trying again needs a new key. */
 
 /** @param {{thread: string, query: Record<string, string>}} props */
 export default function Chat({ thread, query }) {
@@ -24,7 +24,7 @@ export default function Chat({ thread, query }) {
   const { turns, older, newer, error, loading, readOlder, readNewer, readNewest } = useTurns(thread, wanted);
   const [live, setLive] = useState(/** @type {Live | null} */ (null));
   const [seen, setSeen] = useState(/** @type {import("../parts/turns.js").Spoken | null} */ (null));
-  const [redacted, setRedacted] = useState(/** @type {number | null} */ (null)); // the sequence of a turn
+  const [redacted, setRedacted] = useState(/** @type {number | null} */ (null)); // the sequence of the turn to redact
   const aborter = useRef(/** @type {AbortController | null} */ (null));
   const cancelled = useRef(false);
   const said = useMemo(() => spoken(turns), [turns]);
@@ -60,9 +60,9 @@ export default function Chat({ thread, query }) {
     setLive({ question: message, began: new Date().toISOString(), blocks: [], agent: null, error: null, seq, stopped: false, key, failed: false });
     return read("POST", path`/api/threads/${thread}/answers/stream`, { body: { message }, headers: { "Idempotency-Key": key } });
   };
-  /** After a refusal or a lost connection this is the same request, which finds the answer that was made meanwhile. */
+  /** Asks again. After a refusal or a lost connection it sends the same key, and so gets the answer that was made meanwhile. */
   const askAgain = (/** @type {Live} */ { question, key, seq, failed }) => (failed ? ask(question) : ask(question, key, seq));
-  /** Ends the answer with what was said so far; where the server cannot do that, only the reading ends. */
+  /** Stops the answer; the server records the text so far. If the server cannot stop it, this only stops reading. */
   const stop = async () => {
     const reading = aborter.current;
     try {
@@ -142,10 +142,10 @@ function Composer({ running, onAsk, onStop }) {
   </form>`;
 }
 
-/** crypto.randomUUID is missing where the page comes without TLS from another machine. */
+/** Returns a random key. crypto.randomUUID is missing if the page comes from another machine without TLS. */
 const newKey = () => [...crypto.getRandomValues(new Uint32Array(4))].map((each) => each.toString(36)).join("-");
 
-/** Returns the newest turns, or those around a sequence, and functions that read more of them.
+/** Returns the newest turns, or the turns around the sequence `wanted`, and functions that read more of them.
  * @param {string} thread @param {number | null} wanted */
 function useTurns(thread, wanted) {
   const [state, setState] = useState({ turns: /** @type {any[]} */ ([]), older: false, newer: false, loading: true, error: /** @type {any} */ (null) });
@@ -176,11 +176,11 @@ function useTurns(thread, wanted) {
   return { ...state, readOlder, readNewer, readNewest: () => begin(null) };
 }
 
-/** Keeps the end in view while the reader is there, otherwise the turn that is at the top when others come or go.
- * @param {any[]} changes @param {number | null} wanted @param {boolean} more there are later turns */
+/** Keeps the end in view if the reader is at the end, otherwise the topmost turn in view, when turns are added or removed.
+ * @param {any[]} changes @param {number | null} wanted @param {boolean} more true if there are later turns */
 function useFollowing(changes, wanted, more) {
   const frame = useRef(/** @type {any} */ (null));
-  const before = useRef({ atEnd: wanted === null, found: wanted === null, more, seq: "", top: 0 }); // seq, top: of the turn in view
+  const before = useRef({ atEnd: wanted === null, found: wanted === null, more, seq: "", top: 0 }); // seq, top: sequence and position of the topmost turn in view
   const noteTurn = () => {
     const edge = frame.current.getBoundingClientRect().top;
     const turn = [...frame.current.querySelectorAll(".turn[data-seq]")].find((each) => each.getBoundingClientRect().bottom > edge);
@@ -234,7 +234,7 @@ function withEvent(live, { event, data }) {
   }
 }
 
-/** Turns that the server has of the question under way are shown from the stream. @param {any[]} said @param {Live} live */
+/** Returns the turns without those of the running question, which are shown from the stream. @param {any[]} said @param {Live} live */
 const withoutQuestion = (said, live) => (live.error || live.seq === null ? said : said.filter((turn) => turn.seq < /** @type {number} */ (live.seq) - 1));
 
 /** @param {Live} live @returns {import("../parts/turns.js").Spoken[]} */

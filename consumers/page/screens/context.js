@@ -1,4 +1,4 @@
-// What a model sees of a conversation: now, with another question or window, or at any moment of the log.
+// The screen that shows what a model sees of a conversation: now, with another question or window, or at an earlier sequence.
 import { html, useEffect, useRef, useState } from "../html.js";
 import { get, path, post } from "../api.js";
 import { t } from "../i18n.js";
@@ -15,7 +15,7 @@ import { WindowBar } from "../parts/window_bar.js";
 
 const WINDOWS = ["", "2000", "4000", "8000", "16000", "32000"];
 const PAUSE_MS = 180;
-const TURNS = 200; // whose answers are marked: the newest
+const TURNS = 200; // answers within the newest 200 turns are marked
 
 /** @param {{thread: string, query: Record<string, string>}} props */
 export default function ContextScreen({ thread, query }) {
@@ -112,7 +112,7 @@ function Explore({ thread, log, seq }) {
   </div>`;
 }
 
-/** A slider over the log, with a mark for each answer. @param {{log: any, value: number | null, onChange: (seq: number | null) => void}} props */
+/** Shows a slider over the log, with a mark for each answer. @param {{log: any, value: number | null, onChange: (seq: number | null) => void}} props */
 function AsOf({ log, value, onChange }) {
   const range = Math.max(1, log.last - log.first);
   const at = value ?? log.last;
@@ -133,7 +133,7 @@ function AsOf({ log, value, onChange }) {
 /** @param {[number, number][]} spans */
 const spans = (spans) => spans.map(([first, last]) => (first === last ? `${first}` : `${first}–${last}`)).join(", ");
 
-/** Returns the value once it has not changed for so many milliseconds. @template T @param {T} value @param {number} pause @returns {T} */
+/** Returns a value that follows `value` once it has not changed for `pause` milliseconds. @template T @param {T} value @param {number} pause @returns {T} */
 function useLater(value, pause) {
   const [later, setLater] = useState(value);
   const first = useRef(true);

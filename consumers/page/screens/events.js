@@ -1,5 +1,5 @@
-// Events as they arrive, of a conversation or, for operators, of the whole tenant: by type, paused or following; one as
-// JSON, with its causes and effects and the rows that came from it.
+// The screen that shows events as they arrive, of a conversation or, for operators, of the whole tenant. They can be filtered by
+// type and paused. A chosen event is shown as JSON, with its causes, its effects and the rows made from it.
 import { html, useEffect, useMemo, useState } from "../html.js";
 import { get, path } from "../api.js";
 import { t } from "../i18n.js";
@@ -13,19 +13,19 @@ import { Icon } from "../parts/icons.js";
 import { WindowedList } from "../parts/list.js";
 
 const ROW = 40;
-const NEWEST = 500; // sequences before the end at which the tenant's events begin
-const TURNS = 200; // with whose events a conversation's begin, and which are added at once
-const DRAWN = 50; // effects of one event in the tree
+const NEWEST = 500; // the tenant's events begin so many sequences before the end of the log
+const TURNS = 200; // a conversation's events begin with those of so many newest turns; "earlier" adds as many
+const DRAWN = 50; // most effects of one event in the tree
 const IDS = /[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}/g;
 
-/** @param {{thread?: string}} props none: all conversations of the tenant */
+/** @param {{thread?: string}} props thread: undefined shows all conversations of the tenant */
 export default function EventsScreen({ thread }) {
   const [paused, setPaused] = useState(false);
   const [type, setType] = useState("");
   const [event, setChosen] = useState(/** @type {any} */ (null));
   const { address, query, earlier } = useStart(thread);
   const { items, error: problem, waiting, settled } = useTail(address, query, paused);
-  const error = problem?.status === 404 ? null : problem; // a conversation that has not begun
+  const error = problem?.status === 404 ? null : problem; // 404: the conversation has not begun
   const types = useMemo(() => [...new Set(items.map((each) => each.type))].sort(), [items]);
   const shown = type ? items.filter((each) => each.type === type) : items;
   const row = (/** @type {any} */ each) => html`<button type="button" class="event-row" aria-pressed=${each.seq === event?.seq} onClick=${() => setChosen(each.seq === event?.seq ? null : each)}>
@@ -46,8 +46,8 @@ export default function EventsScreen({ thread }) {
   </section>`;
 }
 
-/** Returns where the events of a conversation, or of the tenant, are followed from, and a function that begins earlier
- * where there are earlier ones. @param {string | undefined} thread */
+/** Returns the address and query of the stream to follow, and a function that begins earlier (null if there are no earlier
+ * events). @param {string | undefined} thread */
 function useStart(thread) {
   const [before, setBefore] = useState(/** @type {number | null} */ (null)); // the sequence before which the turns are read
   const { value: start, loading } = useLoad(async (signal) => {
@@ -62,7 +62,7 @@ function useStart(thread) {
   return { address: start === undefined ? null : path`/api/threads/${thread}/events`, query: { after: start || null }, earlier };
 }
 
-/** Returns in a line what an event says: the words of a turn, otherwise its fields. @param {any} event */
+/** Returns one line about an event: the words of a turn or memory, otherwise its fields. @param {any} event */
 function gistOf(event) {
   const data = event?.data;
   if (typeof data !== "object" || data === null) return clip(typeof event === "string" ? event : JSON.stringify(event));
@@ -78,7 +78,7 @@ function gistOf(event) {
 /** @param {any} event */
 const isOwn = (event) => event.event?.user === session.get()?.caller.user;
 
-/** Reads what belongs to an event: in full for its own person, for operators the ids and numbers of others' rows too.
+/** Reads the causes, effects and rows of an event. Operators get only ids and numbers from the rows of other people.
  * @param {any} event @param {string} thread @param {boolean} ofTenant @param {AbortSignal} signal */
 async function relationsOf(event, thread, ofTenant, signal) {
   const forOperator = async () => ({ ...await get(path`/api/operations/events/${event.seq}`, { signal }), ofOther: true });
@@ -113,7 +113,7 @@ function Detail({ event, items, thread, ofTenant, onOpen }) {
   </aside>`;
 }
 
-/** Returns the events of the tab with those that the server found for one of them. @param {any[]} items @param {any} related */
+/** Returns the loaded events together with the causes and effects that the server found for one of them. @param {any[]} items @param {any} related */
 function withRelated(items, related) {
   if (!related) return items;
   const seqs = new Set(items.map((each) => each.seq));
@@ -121,7 +121,7 @@ function withRelated(items, related) {
   return others.length ? [...items, ...others].sort((a, b) => a.seq - b.seq) : items;
 }
 
-/** An event with what followed from it below it. @param {{event: any, items: any[], byId: Map<string, any>, onOpen: (event: any) => void, own?: boolean, depth: number}} props */
+/** Shows an event with its effects below it. @param {{event: any, items: any[], byId: Map<string, any>, onOpen: (event: any) => void, own?: boolean, depth: number}} props */
 function Branch({ event, items, byId, onOpen, own = false, depth }) {
   const effects = depth < 4 ? items.filter((each) => each.seq > event.seq && causesOf(each, byId).at(-1) === event).slice(0, DRAWN) : [];
   return html`<${Node} event=${event} own=${own} onOpen=${onOpen} />
@@ -132,7 +132,7 @@ function Branch({ event, items, byId, onOpen, own = false, depth }) {
 const Node = ({ event, own, label, onOpen }) => html`<button type="button" class="event-node" aria-current=${own ? "true" : null} onClick=${() => onOpen(event)}>
   <i class="swatch bar-${colourOf(event.type)}" /><span class="number muted">${event.seq}</span> ${event.type}${label && html` <span class="faint small">${label}</span>`}</button>`;
 
-/** Returns the earlier events that an event names, oldest first: its causation, requests, sources. @param {any} event @param {Map<string, any>} byId @returns {any[]} */
+/** Returns the earlier events whose ids the event contains (causation, request, sources), oldest first. @param {any} event @param {Map<string, any>} byId @returns {any[]} */
 function causesOf(event, byId) {
   const known = seenCauses.get(event);
   if (known) return known.map((id) => byId.get(id)).filter((each) => each && each.seq < event.seq).sort((a, b) => a.seq - b.seq);

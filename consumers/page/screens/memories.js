@@ -1,4 +1,4 @@
-// What is remembered of the caller, or for operators of another person, to read: open questions first, then memories by kind and tier, one of them in detail, the profile, entities.
+// The screen of the caller's memories, or, for operators, those of another person (read only): open contradictions, memories by kind and tier, one memory in detail, the profile and the entities.
 import { html, useEffect, useState } from "../html.js";
 import { get, path, post } from "../api.js";
 import { named, t } from "../i18n.js";
@@ -44,7 +44,7 @@ export default function Memories({ query }) {
   </section>`;
 }
 
-/** @param {{user?: string, changes: number, selected: string | null, onChanged: () => void}} props changes: a number that grows when a memory was changed */
+/** @param {{user?: string, changes: number, selected: string | null, onChanged: () => void}} props changes: a number that grows with each change of a memory */
 function List({ user, changes, selected, onChanged }) {
   const [kind, setKind] = useState("");
   const [tier, setTier] = useState(/** @type {string | null} */ (null));
@@ -57,7 +57,7 @@ function List({ user, changes, selected, onChanged }) {
   const sought = words.trim().toLowerCase();
   const shown = list.items.filter((each) => (!tier || each.score.tier === tier) && (!sought || each.content.toLowerCase().includes(sought)));
   useEffect(() => {
-    if ((tier || sought) && shown.length < 20 && !list.complete && !list.loading) list.more(); // what is filtered here is looked for in all
+    if ((tier || sought) && shown.length < 20 && !list.complete && !list.loading) list.more(); // reads on, because the filter must search all memories
   }, [tier, sought, list.items.length, list.loading]);
   const parts = Object.entries(TIERS).map(([name, colour]) => ({ key: name, kind: colour, label: t(`tiers.${name}`), value: stats?.by_tier[name] ?? 0 }));
   const open = (/** @type {string | null} */ id) => go(["memories"], { user, memory: id }, { replace: true });
@@ -103,7 +103,7 @@ function Row({ memory, selected, onOpen }) {
   </button>`;
 }
 
-/** Contradictions that only the person can settle. @param {{conflicts: any[], error: Error | null, user?: string, onAnswered: () => void}} props */
+/** Shows contradictions that only the person can decide. @param {{conflicts: any[], error: Error | null, user?: string, onAnswered: () => void}} props */
 function Conflicts({ conflicts, error, user, onAnswered }) {
   const [write, busy] = useWrite();
   if (error) return html`<${Failure} error=${error} />`;
@@ -114,7 +114,7 @@ function Conflicts({ conflicts, error, user, onAnswered }) {
   </div>`);
 }
 
-/** The two claims side by side, each to be chosen. @param {{conflict: any, busy: boolean, onAnswer: (answer: string) => void}} props */
+/** Shows the two claims of a contradiction side by side, as buttons to choose one or both. @param {{conflict: any, busy: boolean, onAnswer: (answer: string) => void}} props */
 function ConflictAnswers({ conflict, busy, onAnswer }) {
   const { value } = useLoad((signal) => Promise.all([conflict.memory_id, ...conflict.against].map((id) => get(path`/api/memories/${id}`, { signal }).catch(() => null))), [conflict.conflict_id]);
   const [added, ...before] = value ?? [];
@@ -124,7 +124,7 @@ function ConflictAnswers({ conflict, busy, onAnswer }) {
     <button class="button" disabled=${busy} onClick=${() => onAnswer("both")}>${t("memories.both")}</button></div>`;
 }
 
-/** Who the caller is: the text that a model wrote, each sentence with links to its lines, above the lines. @param {{changes: number, line?: string}} props line: the memory whose line is shown */
+/** Shows the caller's profile: the text that a model wrote, each sentence with links to its lines, and below it the lines. @param {{changes: number, line?: string}} props line: the memory whose line is shown */
 function Profile({ changes, line }) {
   const { value: profile, error, reload } = useLoad((signal) => get("/api/profile", { query: { max_tokens: 4000 }, signal }), [changes]);
   useEffect(() => document.getElementById(`line-${line}`)?.scrollIntoView({ block: "center" }), [line, profile]);

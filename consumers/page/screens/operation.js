@@ -1,4 +1,4 @@
-// Operation of a tenant: how far read models are, dead letters, rebuilds, jobs, limits, usage and cost, activity as plots.
+// The screen for operators of a tenant: lag of the read models, dead letters, rebuilds, jobs, limits, usage and cost, and plots of activity.
 import { html, useState } from "../html.js";
 import { get, path, post } from "../api.js";
 import { named, t } from "../i18n.js";
@@ -51,7 +51,7 @@ function Now() {
 /** @param {any} lag */
 const behindOf = (lag) => Math.max(0, lag.head - lag.position);
 
-/** Shows how far the read models are behind. children: shown between the numbers and the list. @param {{behind: any, children: any}} props */
+/** Shows how far the read models are behind the log. children: shown between the numbers and the list. @param {{behind: any, children: any}} props */
 function Lags({ behind, children }) {
   const { projections, embedding } = behind;
   const most = Math.max(1, ...projections.map(behindOf));
@@ -75,7 +75,7 @@ function Lags({ behind, children }) {
       </div>`)}</div></section>`;
 }
 
-/** more: shows those after them, where there are any. @param {{letters: any[], more: false | (() => void), onChange: () => void}} props */
+/** Shows dead letters. more: a function that reads more of them; false if there are no more. @param {{letters: any[], more: false | (() => void), onChange: () => void}} props */
 function Letters({ letters, more, onChange }) {
   const [write, busy] = useWrite();
   const retry = (/** @type {number | null} */ seq) => write(async () => {

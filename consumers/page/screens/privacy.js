@@ -1,4 +1,4 @@
-// What is stored of the person who is signed in, or for operators of another one: how much of what, a copy of it, clearing parts of it, erasing all.
+// The screen that shows how much is stored of the signed-in person, or, for operators, of another person. It exports the data, clears parts of it and erases all of it.
 import { html, useState } from "../html.js";
 import { get, path, post, remove, send } from "../api.js";
 import { t } from "../i18n.js";
@@ -34,7 +34,7 @@ export default function Privacy({ query }) {
   </section>`;
 }
 
-/** A name has spaces around it in Chinese too. @param {string | undefined} user */
+/** Returns the name with spaces around it, which Chinese text needs too; "you" without a name. @param {string | undefined} user */
 const named = (user) => (user ? ` ${user} ` : t("privacy.you"));
 
 /** @param {{user?: string}} props user: another person */
@@ -91,7 +91,7 @@ function Erase({ user, name, onDone }) {
     ${job && (job.state === "done" ? html`<${Receipt} receipt=${job.result} />` : html`<${Progress} job=${job} />`)}</section>`;
 }
 
-/** What was destroyed, and what the scan found afterwards. @param {{receipt: any}} props */
+/** Shows what was destroyed, and what the scan found afterwards. @param {{receipt: any}} props */
 function Receipt({ receipt }) {
   const { data, hits } = receipt;
   const left = Object.entries(hits);

@@ -1,4 +1,4 @@
-// A question, what is recalled for it, and why: the parts of every score, the turns around a hit, the same as a command.
+// The screen that shows what is recalled for a question, and why: the parts of every score, the turns around a hit, and the same search as a command.
 import { html, useState } from "../html.js";
 import { get, path, post } from "../api.js";
 import { named, t } from "../i18n.js";
@@ -11,7 +11,7 @@ import { clip, day, moment, number, percent } from "../parts/format.js";
 import { Icon } from "../parts/icons.js";
 import { Turns, spoken } from "../parts/turns.js";
 
-// Parts of a passage's score, in the order of their usual weight; others follow.
+// The parts of a passage's score, in the order of their usual weight; other parts come after them.
 const COLOURS = { bm25: "3", dense: "2", context: "memory", thread: "1", session: "tools", feedback: "good", rerank: "accent" };
 const KINDS = ["FACT", "PREFERENCE", "DECISION", "SUMMARY", "FEEDBACK"];
 
@@ -52,7 +52,7 @@ export default function Recall({ query }) {
   </section>`;
 }
 
-/** How the question was read, and whether something here answers it. @param {{value: any}} props */
+/** Shows how the question was understood, and how likely a hit answers it. @param {{value: any}} props */
 function Reading({ value }) {
   const { question, confidence, degraded } = value;
   return html`<div class="card recall-reading">
@@ -85,7 +85,7 @@ function Hit({ hit, rank, best }) {
   </article>`;
 }
 
-/** The turns around a hit. @param {{thread: string, seq: number}} props */
+/** Shows the turns around a hit. @param {{thread: string, seq: number}} props */
 function Neighbours({ thread, seq }) {
   const { value, error, loading } = useLoad(async (signal) => {
     const address = path`/api/threads/${thread}/turns`;
@@ -111,11 +111,11 @@ function Remembered({ memory }) {
   </article>`;
 }
 
-/** The same question as a command and as a program. @param {{body: any}} props */
+/** Shows the same search as a command and as a program. @param {{body: any}} props */
 function Commands({ body }) {
   const [way, setWay] = useState("curl");
   const json = JSON.stringify(body);
-  const { query, explain: _, ...rest } = body; // the client always asks for the parts of scores
+  const { query, explain: _, ...rest } = body; // the Python client always asks for `explain`
   const more = Object.entries(rest).map(([name, value]) => `, ${name}=${value === true ? "True" : JSON.stringify(value)}`).join("");
   const text = way === "curl"
     ? `curl -s ${location.origin}/api/recall \\\n  -H "Authorization: Bearer $TURNLOG_TOKEN" \\\n  -H "Content-Type: application/json" \\\n  -d '${json.replaceAll("'", `'\\''`)}'`

@@ -1,4 +1,4 @@
-// Runs of agents: the list, and one run on a time axis with its plan, tools, delegations, tokens and cost.
+// The screen of agents' runs: the list, and one run on a time axis with its plan, tools, delegations, tokens and cost.
 import { html, useState } from "../html.js";
 import { get, path } from "../api.js";
 import { named, t } from "../i18n.js";
@@ -16,7 +16,7 @@ const COLOURS = ["3", "2", "1", "tools", "memory", "system"];
 const TONES = /** @type {Record<string, any>} */ ({ solved: "good", failed: "bad", running: "accent" });
 const ICONS = /** @type {Record<string, import("../parts/icons.js").IconName>} */ ({ plan: "summary", call: "tool", delegation: "next", end: "check" });
 
-/** A run is also stopped, by who asked. @param {any} run */
+/** Returns the status of a run; "stopped" if the person stopped the answer. @param {any} run */
 const statusOf = (run) => (run.code === "answer-cancelled" ? "stopped" : run.status);
 
 /** @param {{path: string[], query: Record<string, string>}} props */
@@ -85,7 +85,7 @@ function Run({ id }) {
   </section>`;
 }
 
-/** The steps as bars from when they began to when they ended. @param {{run: any, steps: any[], colourOf: (agent: string) => string, agentOf: (type: string) => string}} props */
+/** Shows the steps as bars from their start to their end. @param {{run: any, steps: any[], colourOf: (agent: string) => string, agentOf: (type: string) => string}} props */
 function Axis({ run, steps, colourOf, agentOf }) {
   const [open, setOpen] = useState(/** @type {number | null} */ (null));
   const bars = barsOf(run, steps);
@@ -140,7 +140,7 @@ function barsOf(run, steps) {
     } else {
       const thought = step.kind === "plan" || step.kind === "end";
       const began = step.latency_ms ? at - step.latency_ms : 0;
-      // The latency of the end is that of the whole run: its own time begins after the step before.
+      // The latency of the last step is that of the whole run, so its bar begins after the step before.
       const from = !thought ? at : step.kind === "end" || !began ? Math.max(Math.min(before, at), began) : began;
       const bar = { step, result: null, from, to: at };
       if (step.kind === "call") calls.set(step.call_id, bar);
@@ -151,7 +151,7 @@ function barsOf(run, steps) {
   return bars;
 }
 
-/** @param {any} of a run or step */
+/** Returns the cost as text. @param {any} of a run or a step */
 const priced = (of) => (of.price_known ? cost(of.cost_usd) : t("runs.no_price"));
 
 /** @param {any[]} items @param {string} name */

@@ -1,4 +1,4 @@
-// The summaries of a conversation, version by version, and its topics: what they cover, what changed, what made them.
+// The screen of a conversation's topics and summaries: for each version of the summary, what it covers, what changed and what made it.
 import { html, useMemo, useState } from "../html.js";
 import { get, path } from "../api.js";
 import { t } from "../i18n.js";
@@ -10,7 +10,7 @@ import { Empty, Failure, Loading, Segments, Time } from "../parts/common.js";
 import { ago, cost, number } from "../parts/format.js";
 
 const TYPES = ["summary_written", "topics_tagged"];
-const MOST_WORDS = 1500; // of a text that is compared word by word
+const MOST_WORDS = 1500; // words of a text that are compared
 
 /** @param {{thread: string}} props */
 export default function SummaryScreen({ thread }) {
@@ -43,7 +43,7 @@ export default function SummaryScreen({ thread }) {
     </div></section></div>`;
 }
 
-/** Returns versions, the newest first, and topics, the most mentioned first. @param {any[]} items
+/** Returns the versions of the summary, newest first, and the topics, most mentioned first. @param {any[]} items
  * @returns {{versions: any[], topics: [string, number][]}} */
 function derivedOf(items) {
   const versions = /** @type {any[]} */ ([]);
@@ -56,20 +56,20 @@ function derivedOf(items) {
   return { versions, topics: [...topics].sort((one, other) => other[1] - one[1]) };
 }
 
-// Writing without blanks between words.
+// Scripts without spaces between words.
 const UNSPACED = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}\p{Script=Myanmar}]/u;
 
-/** Returns the first words of a text, each with the blanks after it. @param {string} text @returns {string[]} */
+/** Returns the first MOST_WORDS words of a text, each with the spaces after it. @param {string} text @returns {string[]} */
 function wordsOf(text) {
   const segmenter = new Intl.Segmenter(undefined, { granularity: "word" });
   return text.split(/(?<=\s)(?=\S)/).flatMap((word) => (UNSPACED.test(word) ? Array.from(segmenter.segment(word), ({ segment }) => segment) : [word])).slice(0, MOST_WORDS);
 }
 
-/** Returns the words of two texts as [same | ins | del, words], by their longest common sequence.
+/** Returns the differences between two texts as [same | ins | del, words], by their longest common subsequence of words.
  * @param {string} before @param {string} after @returns {[string, string][]} */
 function changed(before, after) {
   const [a, b] = [wordsOf(before), wordsOf(after)];
-  const [ofA, ofB] = [a, b].map((words) => words.map((word) => word.trimEnd())); // a line may break elsewhere
+  const [ofA, ofB] = [a, b].map((words) => words.map((word) => word.trimEnd())); // without spaces, so that other line breaks make no difference
   const common = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));
   for (let i = a.length - 1; i >= 0; i--) for (let j = b.length - 1; j >= 0; j--) common[i][j] = ofA[i] === ofB[j] ? common[i + 1][j + 1] + 1 : Math.max(common[i + 1][j], common[i][j + 1]);
   const parts = /** @type {[string, string][]} */ ([]);

@@ -1,4 +1,4 @@
-// Conversations: search, open, rename, delete while it can still be undone.
+// The list of conversations: search, open, rename, and delete (which can be undone for some seconds).
 import { html, useEffect, useState } from "../html.js";
 import { patch, path, post, remove } from "../api.js";
 import { t } from "../i18n.js";
@@ -21,7 +21,7 @@ export default function Threads() {
   const [leaving, setLeaving] = useState(/** @type {Set<string>} */ (new Set()));
   const marks = useMarks(list.items.map((each) => each.thread));
   const [write, busy] = useWrite();
-  const [opened, setOpened] = useState(/** @type {string | null} */ (null)); // whose actions are shown on a phone
+  const [opened, setOpened] = useState(/** @type {string | null} */ (null)); // the conversation whose actions are shown on a phone
   useEvery(() => list.items.length <= 50 && list.reload(), LOOK_AGAIN_S, [list.items.length, query]);
   const shown = list.items.filter((thread) => !leaving.has(thread.thread));
 
@@ -80,7 +80,7 @@ export default function Threads() {
   </section>`;
 }
 
-/** Returns the value once it has not changed for so many milliseconds. @param {string} value @param {number} pause */
+/** Returns a value that follows `value` once it has not changed for `pause` milliseconds. @param {string} value @param {number} pause */
 function useSettled(value, pause) {
   const [settled, setSettled] = useState(value);
   useEffect(() => {
