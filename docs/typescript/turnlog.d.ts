@@ -3011,7 +3011,7 @@ export interface components {
          * AgentRun
          * @description A run of an agent. agent: the agent that spoke last. status: running, solved or failed. code: the error of a
          *     failed run. cost_usd: the cost of its model calls. price_known: False if a call used tokens of a model without a
-         *     price; for older events that do not tell, if it used tokens without a cost. started_at: when its first step was
+         *     price; for older events without this field, False if it used tokens at no cost. started_at: when its first step was
          *     recorded. took_ms: the time from the beginning of the first step to the end of the run.
          */
         AgentRun: {
@@ -3058,19 +3058,19 @@ export interface components {
         };
         /**
          * AnswerReceipt
-         * @description Exactly what the model saw for one answer. v1 had no system_prompt and no settings, v2 no notes, v3 no
-         *     known, v4 no doubt, v5 listed every turn.
+         * @description Exactly what the model saw for one answer. v1 had no system_prompt and no settings, v2 no notes, v3 no known,
+         *     v4 no doubt; v5 listed every turn.
          *
-         *     Its size does not grow with the thread: turns are named by spans, and `turnlog context THREAD --as-of SEQ` makes the
-         *     context again. state: the spans of all turns that the context was built from, exact. recalled_chunks: of what the
-         *     tool fetched, the first MOST_CHUNKS.
+         *     Its size does not grow with the thread: turns are stored as spans, and `turnlog context THREAD --as-of SEQ` builds
+         *     the context again. state: the exact spans of all turns that the context was built from. recalled_chunks: ids of the
+         *     chunks that were shown from other conversations or fetched by the recall tool, at most MOST_CHUNKS.
          *
-         *     as_of_seq: nothing later went into the context; budget: tokens, after system prompt and tools. relevant: turns
-         *     that came first in tier 2 for being relevant to the question, best first. notes: the text placed right before
-         *     the question, if the context was built from a state of its own and not from the thread in the log (the
-         *     conversation graph); then it is made again from `state`. Otherwise None. known: what was
-         *     shown with the memories; None without a block of memories. doubt: the line before the question that says that
-         *     nothing found answers it; None without one, and where it is the last of the notes.
+         *     as_of_seq: the context contains nothing later. budget: in tokens, without system prompt and tools. relevant:
+         *     sequences of turns that came first in tier 2 because they are relevant to the question, best first. notes: the
+         *     texts right before the question, if the context was not built from the thread in the log alone, as in the
+         *     conversation graph; such a context is built again from `state`. Otherwise None. known: the other lines shown with
+         *     the memories; None without a block of memories. doubt: the line before the question that says that nothing
+         *     found answers it; None if there was none, or if it is the last of the notes.
          */
         AnswerReceipt: {
             /**
@@ -4279,8 +4279,8 @@ export interface components {
         };
         /**
          * KnownOfUser
-         * @description The lines of the block of long-term memories besides the memories. message_count: turns of the conversation.
-         *     turns: ids of the shown chunks of the user's other conversations; None without any.
+         * @description The lines besides the memories in the prompt's block of long-term memories. message_count: number of turns in the
+         *     conversation. turns: ids of the chunks that were shown from the user's other conversations; None if none were.
          */
         KnownOfUser: {
             /**
@@ -5418,7 +5418,7 @@ export interface components {
          * ReceiptSettings
          * @description The settings that shaped a context, so that it can be built again when they have changed.
          *
-         *     strict_tiers: None where it was off.
+         *     strict_tiers: None if it was off.
          */
         ReceiptSettings: {
             /** Full Recent Count */
@@ -6249,10 +6249,10 @@ export interface components {
         };
         /**
          * TurnSpans
-         * @description Turns of one thread. spans: each is all turns from a first sequence to a last one, both included.
+         * @description A set of turns of one thread. spans: (first, last) sequences, both included. count: the exact number of turns.
          *
-         *     There are at most MOST_SPANS: the oldest of more become one, which also covers turns between that are not meant.
-         *     count: of the turns that are meant, exact.
+         *     There are at most MOST_SPANS spans. If more are needed, the oldest are merged into one, which then also covers turns
+         *     that are not in the set.
          */
         TurnSpans: {
             /**
@@ -6319,7 +6319,7 @@ export interface components {
          * UsageMetered
          * @description Tokens, cost, latency and outcome of one piece of model work.
          *
-         *     price_known: whether cost_usd is of a known price; None: an older version did not record it.
+         *     price_known: True if the price of the model was known; None in events of v1.
          */
         UsageMetered: {
             /**
@@ -6397,10 +6397,10 @@ export interface components {
          * @description How a user wants to be answered. None: not set. language: ISO 639 code. timezone: such as
          *     Asia/Shanghai. Other names are the application's own, such as school_regions.
          *
-         *     enable_memory False: nothing is extracted from what the user says, and no memory goes into a prompt.
-         *     secrets: whether the user's turns with a password, a key or the number of a card or of a person are refused, stored
-         *     with it masked, or kept; kept ones are remembered where the operator allows it.
-         *     retention_days: turns of the user that are older leave turnlog; None keeps them.
+         *     enable_memory: with False, nothing is extracted from the user's turns, and prompts contain no memories.
+         *     secrets: a turn with a password, a key, or the number of a payment card or an identity document is refused, masked
+         *     or kept. Memories may contain a kept secret only if the operator allows it.
+         *     retention_days: older turns of the user are deleted. The shorter of this and the server's own limit applies.
          */
         UserPreferences: {
             /** Communication Style */

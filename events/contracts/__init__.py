@@ -197,7 +197,7 @@ ARCHIVING = frozenset(name for name, contract in CONTRACTS.items() if contract.A
 
 
 class Event(Frozen):
-    """One fact about one thread, as producers make it; its place in the log comes with Recorded."""
+    """One event of one thread, as a producer makes it. Recorded adds its position in the log."""
 
     id: UUID = Field(default_factory=uuid7)
     source: str = "turnlog"

@@ -33,8 +33,8 @@ class Frozen(BaseModel):
 class EventContract(Frozen):
     """The data of one event type, and what the type means to the rest of turnlog.
 
-    A contract must declare whose words its personal fields hold and whether it has a field `error`; otherwise
-    defining the class fails. So an erasure never misses a new event type.
+    A contract with personal fields must set MIXES_SPEAKERS, and a contract with a field `error` must set
+    QUOTES_ERRORS; otherwise defining the class fails. So an erasure cannot miss a new event type.
     """
 
     VERSION: ClassVar[int] = 1
@@ -43,18 +43,17 @@ class EventContract(Frozen):
     """Maps fields with a person's words, or a fingerprint of them, to the tombstone shown when the key was
     destroyed."""
     MIXES_SPEAKERS: ClassVar[bool]
-    """Whether, in a thread of several people, the personal fields contain words of all of them, not only of the
-    user."""
+    """True if the personal fields may contain words of every speaker of the thread, not only of the event's user."""
     UNSEARCHED: ClassVar[frozenset[str]] = frozenset()
     """Personal fields without a person's words: fingerprints, nested events, and text that an operator wrote."""
     CONVERSES: ClassVar[bool] = False
-    """Whether the event begins or continues a conversation; it is then refused on turnlog's own threads."""
+    """True if the event begins or continues a conversation; it is then refused on turnlog's own threads."""
     REMOVES: ClassVar[bool] = False
-    """Whether every read model drops its rows of the thread."""
+    """True if every read model deletes its rows of the thread."""
     ARCHIVES: ClassVar[bool] = False
-    """Whether the event moves a conversation into the archive or back."""
+    """True if the event moves a conversation into the archive or back."""
     QUOTES_ERRORS: ClassVar[bool] = False
-    """Whether the event contains a server's unencrypted error text, which may quote a person's words."""
+    """True if the event contains a server's unencrypted error text, which may quote a person's words."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -79,7 +78,7 @@ def _at(value: Any, path: str) -> Any:
 
 
 class Derivation(Frozen):
-    """How a model's result came about: enough to audit it and to know when it is outdated."""
+    """The model, prompt and turns that made a result, and its cost. They show when the result is outdated."""
 
     provider: str
     model: str

@@ -15,7 +15,7 @@ class TextBlock(Frozen):
 
 
 class ThinkingBlock(Frozen):
-    """Reasoning of a model; the condenser drops it."""
+    """Reasoning of a model. Contexts contain it only with the setting keep_thinking."""
 
     type: Literal["thinking"] = "thinking"
     thinking: str
@@ -23,7 +23,7 @@ class ThinkingBlock(Frozen):
 
 
 class ImageBlock(Frozen):
-    """An image by reference (`url`, also a data: URL)."""
+    """An image, given by its URL, which may be a data: URL."""
 
     type: Literal["image"] = "image"
     url: str
@@ -63,8 +63,8 @@ class ToolCall(Frozen):
 
 
 class ThreadOpened(EventContract):
-    """A conversation begins, or its label or metadata changes. metadata: what a client wants to keep with the
-    conversation; it replaces the one before; None leaves it unchanged."""
+    """A conversation begins, or its label or metadata changes. metadata: data of the client's own. It replaces the
+    earlier metadata; None leaves that unchanged."""
 
     VERSION: ClassVar[int] = 2
     PERSONAL: ClassVar[dict[str, Any]] = {"label": ERASED, "metadata": None}
@@ -92,11 +92,11 @@ class ThreadDeleted(EventContract):
 
 
 class ParticipantSet(EventContract):
-    """The event's user takes part in another user's conversation, or with role None no longer does.
+    """The event's user takes part in a conversation, usually of another user, or no longer does if role is None.
 
-    name: under which turns of the conversation are the user's; None only without a role, or when the user was erased.
-    role: a member reads and appends, a reader reads; the owner's own entry gives the owner a name.
-    agreed: the user agreed, or a program that acts for the user did; an invitation that waits has no effect.
+    name: the speaker name of the user's turns there; None only without a role, or if the user was erased.
+    role: a member may read and append, a reader may only read; the owner's own entry gives the owner a name.
+    agreed: True if the user, or a program that acts for the user, agreed; an open invitation has no effect.
     """
 
     PERSONAL: ClassVar[dict[str, Any]] = {"name": None}
@@ -109,11 +109,11 @@ class ParticipantSet(EventContract):
 
 
 class TurnRecorded(EventContract):
-    """One message of a conversation. v1 had `text` instead of `content` and one `tokens` number; v2 no `origin`.
+    """One message of a conversation. v1 had `text` instead of `content` and one number `tokens`; v2 had no `origin`.
 
     source_id: the id under which an importer found the turn (LoCoMo's dia_id, a message id).
-    name: the speaker, where a role is not enough. tokens_*: as the provider counted them.
-    origin: whose words it holds. None only before the turn is part of an event, which decides it (origin.py).
+    name: the speaker, if the role alone does not tell. tokens_*: as the provider counted them.
+    origin: whose words the turn contains. None only until the turn is put into an Event, which sets it (origin.py).
     """
 
     VERSION: ClassVar[int] = 3
@@ -162,8 +162,8 @@ class ForkedSummary(Frozen):
 class ThreadForked(EventContract):
     """This thread begins with the turns of `parent` up to at_seq; they are not copied.
 
-    It carries what was derived from those turns by then: summary, topics with their mentions, how far turns were
-    tagged, and the pruning. Turn counts are those at at_seq.
+    The fields after label are the parent's state at at_seq: numbers of turns, summary, topics with their numbers of
+    mentions, the last turn that was searched for topics (tagged_through), and the last pruned turn (pruned_through).
     """
 
     PERSONAL: ClassVar[dict[str, Any]] = {"label": ERASED, "summary": None, "topics": {}}
@@ -185,7 +185,7 @@ class ThreadForked(EventContract):
 class AnswerRequested(EventContract):
     """Requests an answer to the user turn `turn_id`; the agent consumer answers it once.
 
-    agent: type of the tenant's agent that answers; None is the default one.
+    agent: type of the tenant's agent that answers; None means the default agent.
     """
 
     VERSION: ClassVar[int] = 2

@@ -23,7 +23,7 @@ class SummaryWritten(EventContract):
 
 
 class TopicsTagged(EventContract):
-    """Topics found in the turns `derivation.from_seq … through_seq`; mentions adds up per topic."""
+    """How often each topic is mentioned in the turns `derivation.from_seq … through_seq`. Read models add this up."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {"topics": {}}
     MIXES_SPEAKERS: ClassVar[bool] = True
@@ -45,7 +45,7 @@ class ChunksEmbedded(EventContract):
 
 
 class HistoryPruned(EventContract):
-    """Turns up to `through_seq` left the conversation state; log and transcript keep them."""
+    """Turns up to `through_seq` were removed from the conversation state; log and transcript keep them."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["history_pruned"] = "history_pruned"
@@ -70,10 +70,10 @@ def spans_of(seqs: Iterable[int], place: Mapping[int, int] | None = None) -> tup
 
 
 class TurnSpans(Frozen):
-    """Turns of one thread. spans: each is all turns from a first sequence to a last one, both included.
+    """A set of turns of one thread. spans: (first, last) sequences, both included. count: the exact number of turns.
 
-    There are at most MOST_SPANS: the oldest of more become one, which also covers turns between that are not meant.
-    count: of the turns that are meant, exact.
+    There are at most MOST_SPANS spans. If more are needed, the oldest are merged into one, which then also covers turns
+    that are not in the set.
     """
 
     count: int = 0
@@ -102,7 +102,7 @@ class ReceiptTier(Frozen):
 class ReceiptSettings(Frozen):
     """The settings that shaped a context, so that it can be built again when they have changed.
 
-    strict_tiers: None where it was off.
+    strict_tiers: None if it was off.
     """
 
     full_recent_count: int
@@ -113,8 +113,8 @@ class ReceiptSettings(Frozen):
 
 
 class KnownOfUser(Frozen):
-    """The lines of the block of long-term memories besides the memories. message_count: turns of the conversation.
-    turns: ids of the shown chunks of the user's other conversations; None without any."""
+    """The lines besides the memories in the prompt's block of long-term memories. message_count: number of turns in the
+    conversation. turns: ids of the chunks that were shown from the user's other conversations; None if none were."""
 
     preferences: tuple[str, ...] = ()
     entities: tuple[str, ...] = ()
@@ -123,19 +123,19 @@ class KnownOfUser(Frozen):
 
 
 class AnswerReceipt(EventContract):
-    """Exactly what the model saw for one answer. v1 had no system_prompt and no settings, v2 no notes, v3 no
-    known, v4 no doubt, v5 listed every turn.
+    """Exactly what the model saw for one answer. v1 had no system_prompt and no settings, v2 no notes, v3 no known,
+    v4 no doubt; v5 listed every turn.
 
-    Its size does not grow with the thread: turns are named by spans, and `turnlog context THREAD --as-of SEQ` makes the
-    context again. state: the spans of all turns that the context was built from, exact. recalled_chunks: of what the
-    tool fetched, the first MOST_CHUNKS.
+    Its size does not grow with the thread: turns are stored as spans, and `turnlog context THREAD --as-of SEQ` builds
+    the context again. state: the exact spans of all turns that the context was built from. recalled_chunks: ids of the
+    chunks that were shown from other conversations or fetched by the recall tool, at most MOST_CHUNKS.
 
-    as_of_seq: nothing later went into the context; budget: tokens, after system prompt and tools. relevant: turns
-    that came first in tier 2 for being relevant to the question, best first. notes: the text placed right before
-    the question, if the context was built from a state of its own and not from the thread in the log (the
-    conversation graph); then it is made again from `state`. Otherwise None. known: what was
-    shown with the memories; None without a block of memories. doubt: the line before the question that says that
-    nothing found answers it; None without one, and where it is the last of the notes.
+    as_of_seq: the context contains nothing later. budget: in tokens, without system prompt and tools. relevant:
+    sequences of turns that came first in tier 2 because they are relevant to the question, best first. notes: the
+    texts right before the question, if the context was not built from the thread in the log alone, as in the
+    conversation graph; such a context is built again from `state`. Otherwise None. known: the other lines shown with
+    the memories; None without a block of memories. doubt: the line before the question that says that nothing
+    found answers it; None if there was none, or if it is the last of the notes.
     """
 
     VERSION: ClassVar[int] = 6
@@ -178,7 +178,7 @@ class AnswerReceipt(EventContract):
 class UsageMetered(EventContract):
     """Tokens, cost, latency and outcome of one piece of model work.
 
-    price_known: whether cost_usd is of a known price; None: an older version did not record it.
+    price_known: True if the price of the model was known; None in events of v1.
     """
 
     VERSION: ClassVar[int] = 2

@@ -8,7 +8,7 @@ from turnlog.events.contracts.base import EventContract, Frozen
 
 
 class Blob(Frozen):
-    """One value of a channel. encoding: the serializer's type tag; data: its bytes as base64, None for none."""
+    """One value of a channel. encoding: the serializer's type tag. data: the serialized value as base64, or None."""
 
     channel: str
     version: str
@@ -17,9 +17,9 @@ class Blob(Frozen):
 
 
 class ListGrowth(Frozen):
-    """The items `first …` of a list, which begins with the first base_count items of base_list.
+    """The items of a list from position `first` on. The list begins with the first base_count items of base_list.
 
-    Items name a recorded turn (`turn`: event id) with what a turn does not hold, or hold a serialized value.
+    An item is a serialized value, or the event id of a recorded turn (`turn`) with the data that the turn lacks.
     """
 
     list_id: str
@@ -30,7 +30,7 @@ class ListGrowth(Frozen):
 
 
 class CheckpointSaved(EventContract):
-    """A LangGraph checkpoint: its channels' new values only. checkpoint and metadata as LangGraph writes them."""
+    """A LangGraph checkpoint with the new values of its channels. checkpoint, metadata: as LangGraph writes them."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {"checkpoint": {}, "metadata": {}, "blobs": (), "lists": ()}
     MIXES_SPEAKERS: ClassVar[bool] = True
@@ -48,7 +48,7 @@ class CheckpointSaved(EventContract):
 
 
 class PendingWrite(Frozen):
-    """One write of a task. idx: its place, negative for LangGraph's special channels."""
+    """One write of a task. idx: its position in the task; negative for LangGraph's special channels."""
 
     idx: int
     channel: str
@@ -57,7 +57,7 @@ class PendingWrite(Frozen):
 
 
 class CheckpointWritesSaved(EventContract):
-    """Writes of one task on top of a checkpoint. replace: they replace earlier ones at the same idx."""
+    """Writes of one task on top of a checkpoint. replace: True if they replace earlier writes with the same idx."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {"writes": ()}
     MIXES_SPEAKERS: ClassVar[bool] = True
@@ -73,7 +73,7 @@ class CheckpointWritesSaved(EventContract):
 
 
 class CheckpointsDropped(EventContract):
-    """Removes checkpoints of one namespace, with their writes and what only they used."""
+    """Removes checkpoints of one namespace, with their writes and the values and lists that only they used."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["checkpoints_dropped"] = "checkpoints_dropped"
@@ -83,8 +83,8 @@ class CheckpointsDropped(EventContract):
 
 
 class StoreItemPut(EventContract):
-    """An item of LangGraph's store, whole. vectors: field path → SHA-256 (hex) of the text under `model` in the
-    embedding cache; without a model they are still to be embedded.
+    """An entire item of LangGraph's store. vectors: field path → SHA-256 (hex) of its text, under which the embedding
+    cache has the vector of `model`. model: None if the texts are still to be embedded, or if there are none.
     """
 
     PERSONAL: ClassVar[dict[str, Any]] = {"value": {}, "vectors": {}}

@@ -1,4 +1,4 @@
-"""Events of long-term memory. All memory events of a user are on one thread, so they have one order.
+"""Events of long-term memory. All memory events of a user are on one thread, so they are ordered.
 
 A memory is a claim about a user, with the words that support it. Decisions are not repeated when a read model is
 rebuilt, because an event contains the outcome of every conflict, closing and merge.
@@ -43,11 +43,11 @@ class MemorySource(Frozen):
 class Memory(Frozen):
     """One claim. Its content never changes: an edit is a new memory that replaces it.
 
-    importance, confidence: 0 to 1, as assessed when it was said. value: content's normalised value ("3.80").
-    origin: "user" is an entry or edit by hand, "imported" one of another product. rule: id of the extraction rule.
-    dedupe_key: two valid memories of a user with one key contradict each other, and strategy decides. valid_from: since
-    when it holds. expires_at: its rule's time to live. entities: names of entities it is about. metadata: a JSON object
-    of the application's own.
+    importance, confidence: 0 to 1, as assessed when it was said. value: the normalised value in content ("3.80").
+    origin: "user" means entered or edited by hand, "imported" from another product. rule: id of the extraction rule.
+    dedupe_key: two valid memories of a user with the same key contradict each other, and strategy decides. valid_from:
+    the time since when it holds. expires_at: when the time to live from its rule ends. entities: names of entities it
+    is about. metadata: a JSON object of the application's own.
     """
 
     id: UUID
@@ -81,7 +81,7 @@ WORDS_OF_A_MEMORY: dict[str, Any] = {
 
 
 class Interval(Frozen):
-    """The new validity of a memory. valid_to None: without end. replaced_by: the memory that holds after it."""
+    """The new end of a memory's validity. valid_to: None for no end. replaced_by: the memory that holds afterwards."""
 
     memory_id: UUID
     valid_to: Moment | None = None
@@ -90,7 +90,7 @@ class Interval(Frozen):
 
 
 class MemoryRecorded(EventContract):
-    """A new memory, and the intervals it changes: those of others and its own (a loser begins closed)."""
+    """A new memory. intervals: changes to other memories, and to the new one if it loses a conflict at once."""
 
     VERSION: ClassVar[int] = 2
     PERSONAL: ClassVar[dict[str, Any]] = WORDS_OF_A_MEMORY
@@ -102,9 +102,10 @@ class MemoryRecorded(EventContract):
 
 
 class MemoryConfirmed(EventContract):
-    """The same was said again: one more source. importance, confidence: the new values.
+    """The user said the same again, so the memory gets one more source. importance, confidence: the new values.
 
-    A source from before valid_from moves valid_from back; intervals: those of others, or its own, that this changes.
+    A source that is older than valid_from moves valid_from back. intervals: changes that this causes, to other memories
+    or to this one.
     """
 
     PERSONAL: ClassVar[dict[str, Any]] = {"source.quote": ERASED}
@@ -118,7 +119,7 @@ class MemoryConfirmed(EventContract):
 
 
 class MemoriesRevised(EventContract):
-    """Intervals changed for another reason than a new memory: a revert, a semantic conflict, a new derivation."""
+    """Intervals changed without a new memory: by a revert, a semantic conflict or a new derivation."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["memories_revised"] = "memories_revised"
@@ -127,7 +128,7 @@ class MemoriesRevised(EventContract):
 
 
 class Comparison(Frozen):
-    """How an earlier memory relates to a new one, as a model sees it. strategy: of a contradiction."""
+    """A model's verdict on an earlier memory and a new one. strategy: how to resolve a contradiction."""
 
     memory_id: UUID
     verdict: Literal["contradicts", "same", "unrelated"]
@@ -135,10 +136,10 @@ class Comparison(Frozen):
 
 
 class MemoryCompared(EventContract):
-    """A model compared a new memory with earlier ones that are near it, also if nothing follows from it.
+    """A model compared a new memory with similar earlier ones. The event is stored even if nothing changes.
 
-    intervals: of memories that end because of it; a question or a merge is an event of its own. error: why no model
-    compared it, so that only the rules decided.
+    intervals: of memories that end because of the comparison; a question or a merge is a separate event. error: why no
+    model compared the memory, so that only the rules decided.
     """
 
     PERSONAL: ClassVar[dict[str, Any]] = {}
@@ -161,7 +162,7 @@ class MemoryRated(EventContract):
 
 
 class MemoryArchived(EventContract):
-    """A person archived a memory: it is kept and not recalled. reason: the person's text."""
+    """A person archived a memory: it is kept but no longer recalled. reason: the person's text."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {"reason": ERASED}
     MIXES_SPEAKERS: ClassVar[bool] = False
@@ -171,9 +172,9 @@ class MemoryArchived(EventContract):
 
 
 class MemoryForgotten(EventContract):
-    """The user removed one memory: every read model drops its text and keeps that it existed.
+    """The user removed one memory. Every read model deletes its text; the `memories` row stays without words.
 
-    source_ids: events of the turns it came from, so that read models drop everything else derived from those words.
+    source_ids: event ids of the turns that it came from, so that read models also delete other data derived from them.
     """
 
     VERSION: ClassVar[int] = 2
@@ -184,7 +185,7 @@ class MemoryForgotten(EventContract):
 
 
 class MemoryConflictRaised(EventContract):
-    """ASK_USER: the memory, new or valid until now, is not valid until the user decides which one holds."""
+    """The user must decide a conflict (ASK_USER). Until then `memory` is pending, even if it was valid before."""
 
     VERSION: ClassVar[int] = 2
     PERSONAL: ClassVar[dict[str, Any]] = {**WORDS_OF_A_MEMORY, "question": ERASED}
@@ -198,7 +199,7 @@ class MemoryConflictRaised(EventContract):
 
 
 class MemoryConflictAnswered(EventContract):
-    """The user's answer, and the intervals it changes."""
+    """The user answered a conflict. intervals: of the memories that change because of the answer."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["memory_conflict_answered"] = "memory_conflict_answered"
@@ -208,7 +209,7 @@ class MemoryConflictAnswered(EventContract):
 
 
 class MemoriesAccessed(EventContract):
-    """Memories that an answer or a person read, each once: access reinforces them."""
+    """An answer or a person read these memories. Each is listed once, and reading reinforces it."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["memories_accessed"] = "memories_accessed"
@@ -237,9 +238,9 @@ class MemoriesReviewed(EventContract):
 
 
 class MemoriesCompacted(EventContract):
-    """Several memories became one. The members are closed and kept; the result refers to their sources.
+    """Several memories became one. The rows of closed members stay; the result refers to their sources.
 
-    memory: None if one of the members is kept as the result (kept). members: all of them, including the kept one.
+    memory: the result; None if one of the members becomes the result (kept). members: all members, including kept.
     """
 
     VERSION: ClassVar[int] = 2
@@ -256,7 +257,7 @@ class MemoriesCompacted(EventContract):
 
 
 class CompactionUndone(EventContract):
-    """Undoes a compaction: its members are valid as before, and its result is removed."""
+    """Undoes a compaction: members become valid again, and the new memory that it made (`made`) is closed."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["compaction_undone"] = "compaction_undone"
@@ -269,10 +270,10 @@ class UserPreferences(Frozen):
     """How a user wants to be answered. None: not set. language: ISO 639 code. timezone: such as
     Asia/Shanghai. Other names are the application's own, such as school_regions.
 
-    enable_memory False: nothing is extracted from what the user says, and no memory goes into a prompt.
-    secrets: whether the user's turns with a password, a key or the number of a card or of a person are refused, stored
-    with it masked, or kept; kept ones are remembered where the operator allows it.
-    retention_days: turns of the user that are older leave turnlog; None keeps them.
+    enable_memory: with False, nothing is extracted from the user's turns, and prompts contain no memories.
+    secrets: a turn with a password, a key, or the number of a payment card or an identity document is refused, masked
+    or kept. Memories may contain a kept secret only if the operator allows it.
+    retention_days: older turns of the user are deleted. The shorter of this and the server's own limit applies.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -289,8 +290,8 @@ class UserPreferences(Frozen):
 
 
 class PreferencesSet(EventContract):
-    """A person set preferences by hand: the given ones replace earlier ones. cleared: names of preferences that are
-    removed. v1 had no timezone; v2 had five names of one application, which v3 keeps among any others; v3 had no
+    """A person set preferences by hand: the given ones replace earlier ones. cleared: names of preferences to remove.
+    v1 had no timezone; v2 allowed only five names of one application, and later versions allow any names; v3 had no
     secrets, v4 no retention_days."""
 
     VERSION: ClassVar[int] = 5
@@ -302,9 +303,9 @@ class PreferencesSet(EventContract):
 
 
 class ProfileWritten(EventContract):
-    """A model wrote who the user is, from the lines of the profile; it replaces the text before. memories: for each
-    sentence, those whose lines it says. lines: all that the model read. source_ids: events of the turns they came
-    from."""
+    """A model described the user in a few sentences, which replace the earlier text. memories: for each sentence, ids
+    of the memories that it states. lines: ids of all memories that the model read. source_ids: event ids of the turns
+    that these memories came from."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {"sentences": ()}
     MIXES_SPEAKERS: ClassVar[bool] = False
@@ -317,14 +318,14 @@ class ProfileWritten(EventContract):
 
 
 class EntityRelation(Frozen):
-    """type: "interested_in", "applied_to", "friend_of" …"""
+    """A relation to another entity, `target`. type: "interested_in", "applied_to", "friend_of" or another."""
 
     type: str
     target: str
 
 
 class Entity(Frozen):
-    """A person or thing a user speaks of. type: SCHOOL, PERSON, EVENT, TOPIC or another (open set)."""
+    """A person or thing that a user speaks of. type: SCHOOL, PERSON, EVENT, TOPIC or another."""
 
     type: str = Field(max_length=MAX_TYPE_CHARS)
     name: str
@@ -335,7 +336,7 @@ class Entity(Frozen):
 
 
 class EntitiesFound(EventContract):
-    """Entities of a user, new or known: one row per type and name; the given fields are added to it."""
+    """New or known entities of a user. The fields are added to the row with the same type and name."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {"entities": ()}
     MIXES_SPEAKERS: ClassVar[bool] = False
@@ -345,17 +346,17 @@ class EntitiesFound(EventContract):
 
 
 class EntitiesCleared(EventContract):
-    """Removes every entity that was found or written of the user before; memories stay."""
+    """Removes all entities of the user that were found or written before this event; memories stay."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["entities_cleared"] = "entities_cleared"
 
 
 class MemoriesExtracted(EventContract):
-    """An extraction over some turns of a conversation has ended, also if it found nothing.
+    """An extraction over some turns of a conversation has ended. The event is stored even if nothing was found.
 
-    extractor: hash of the rules, or of prompt and model. rejected: reason → how many. error: why the model was left
-    out (only the rules ran).
+    extractor: hash of the rules, or of prompt and model. rejected: reason → number of rejected memories. error: why the
+    model was not used, so that only the rules ran.
     """
 
     PERSONAL: ClassVar[dict[str, Any]] = {}

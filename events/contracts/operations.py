@@ -48,7 +48,7 @@ Limit = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 class LimitsChanged(EventContract):
     """The limits of a tenant's users were changed; limits that are not given stay as they are.
 
-    plan: vip is for admins too. 0 admits nothing.
+    plan: vip also applies to admins. A limit of 0 admits nothing.
     """
 
     PERSONAL: ClassVar[dict[str, Any]] = {}
@@ -63,8 +63,8 @@ AgentType = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
 class AgentConfigured(EventContract):
     """A tenant's agent was configured. The event holds the whole configuration.
 
-    None means what its team or the server says. tools, delegates: names of what it may call and of the agents that
-    it may hand over to.
+    A field that is None takes the value of the agent's team or of the server. tools: names of the tools that it may
+    call. delegates: the agents that it may hand a question to.
     """
 
     VERSION: ClassVar[int] = 2
@@ -112,7 +112,7 @@ class ApiKeyRevoked(EventContract):
 
 
 class ThreadArchived(EventContract):
-    """A cold conversation's events were written to a file; the read models drop its turns, the log keeps them.
+    """A conversation's events were written to a file; the read models delete its turns, the log keeps them.
 
     path: the file, relative to the archive folder. sha256: of the file's bytes.
     """
@@ -136,10 +136,10 @@ class ArchivedEvent(Frozen):
 
 
 class ThreadRestored(EventContract):
-    """A part of an archived conversation is restored: at the first one the read models drop the conversation's rows,
-    and the projectors apply the events of every part as if they had just arrived.
+    """Restores a part of an archived conversation. At the first part the read models delete the conversation's rows;
+    the projectors apply the events of every part as if they had just arrived.
 
-    part: from 1; the last one has part == parts. events: all of this event's user, so that the user's key seals them.
+    part: from 1 to parts. events: all belong to this event's user, so that the user's key seals them.
     """
 
     PERSONAL: ClassVar[dict[str, Any]] = {"events": ()}
@@ -153,10 +153,11 @@ class ThreadRestored(EventContract):
 
 
 class UserErased(EventContract):
-    """The receipt of an erasure: counts of what was destroyed and of what the scan then found. No text.
+    """The receipt of an erasure: how much was deleted, and how much the scan found afterwards. It contains none of the
+    person's words.
 
-    found_in: table or kind of place → how often the person's words were found there by this search, or by an earlier
-    one, for whose words nobody could search again.
+    found_in: table or kind of place → how often the person's words were found there, by this scan or by an earlier one
+    whose search strings this scan did not have.
     """
 
     PERSONAL: ClassVar[dict[str, Any]] = {}
@@ -172,10 +173,10 @@ class UserErased(EventContract):
 
 
 class EventRedacted(EventContract):
-    """Replaces an event of this thread from which words were struck: where the log no longer has a message at `seq`,
-    readers find `envelope` there.
+    """Replaces an event of this thread from which words were redacted: once the message at `seq` is deleted, readers
+    find `envelope` there.
 
-    stored_at, event_type: of the event that was replaced. envelope: as published, its personal fields sealed in it.
+    stored_at, event_type: of the replaced event. envelope: as published, sealed if the log has keys.
     """
 
     PERSONAL: ClassVar[dict[str, Any]] = {}
@@ -191,12 +192,12 @@ class EventRedacted(EventContract):
 
 
 class TurnRedacted(EventContract):
-    """Words of a turn, or all of it, were struck: once before anything is deleted, and once with what the search
-    found afterwards. It has numbers and no words.
+    """A turn, or some words of it, were redacted. One event is stored before anything is deleted, and one after the
+    search for remains. They contain no words of the turn.
 
-    redaction: the same in both events. seq: of the turn. whole: all of the turn. by: who asked for it. events: that
-    were replaced; removed: derived ones without a replacement; memories: that were forgotten. hits: None before the
-    search. found_in: as in UserErased.
+    redaction: the same id in both events. seq: of the turn. whole: True if the entire turn was redacted. by: who asked
+    for it. events, removed, memories: numbers of replaced events, of derived events deleted without a replacement, and
+    of forgotten memories. hits: None in the first event. found_in: as in UserErased.
     """
 
     PERSONAL: ClassVar[dict[str, Any]] = {}
@@ -218,12 +219,13 @@ class TurnRedacted(EventContract):
 
 
 class TurnsExpired(EventContract):
-    """Turns that are older than their person's `retention_days` leave: once for each batch of conversations before
-    anything is deleted, and once for the run with what the search found afterwards. It has numbers and no words.
+    """Turns that are older than their retention are deleted. One event is stored for each batch of conversations before
+    anything is deleted, and one for the run after the search for remains. They contain no words of the turns.
 
-    redaction: the same in all events of a run. threads: whose rows are rebuilt. turns: that left; conversations: that
-    left whole. events: that were deleted; replaced: that go on without words of those turns; memories: that were
-    forgotten. hits: None before the search. found_in: as in UserErased.
+    redaction: the same id in all events of a run. threads: ids of the threads whose rows are rebuilt. turns,
+    conversations: numbers of deleted turns and of conversations deleted entirely. events, replaced, memories: numbers
+    of deleted events, of events replaced by ones without words of those turns, and of forgotten memories. hits: None
+    before the search. found_in: as in UserErased.
     """
 
     PERSONAL: ClassVar[dict[str, Any]] = {}

@@ -1,10 +1,10 @@
 """Decides whose words a turn contains. Pure; no other module decides this.
 
 person       the event's user said it; only such turns are evidence for memories
-participant  another speaker, named on a turn of the user
+participant  another speaker, named in a turn of the user
 tool         the result of a tool
 program      written by a model, an application or a framework, such as the summary of older turns
-quoted       the user sent it, but all of it is somebody else's text: quoted lines and code
+quoted       the user sent it, but it consists only of somebody else's text: quoted lines and code
 
 Parts of a person's turn may be quoted too; agent.memory.extraction.evidence finds their character ranges when the text
 is read.

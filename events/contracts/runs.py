@@ -12,7 +12,7 @@ from pydantic import Field
 from turnlog.events.contracts.base import ERASED, Amount, EventContract, Frozen
 from turnlog.events.contracts.operations import AgentType
 
-MAX_DEPTH = 3  # the maximum number of delegations in one run, in both directions
+MAX_DEPTH = 3  # the maximum number of delegations in one run; handing a question back counts too
 Name = Annotated[str, Field(max_length=200)]
 Phase = Literal["PLAN", "EXECUTE", "SOLVE"]
 
@@ -26,10 +26,10 @@ class PlannedCall(Frozen):
 
 
 class RunPlanned(EventContract):
-    """An agent decided what to do. arguments: of the calls, in their order, as JSON.
+    """An agent decided what to do. arguments: the JSON arguments of each call, in the order of `calls`.
 
-    routed_by: what chose the agent. Without calls and without a delegation after it, the plan is the answer.
-    price_known: whether cost_usd is of a known price; None: an older version did not record it.
+    routed_by: what chose the agent. If there are no calls and no delegation follows, the plan is the answer.
+    price_known: True if the price of the model was known; None in events of v1.
     """
 
     VERSION: ClassVar[int] = 2
@@ -52,7 +52,7 @@ class RunPlanned(EventContract):
 
 
 class RunToolCalled(EventContract):
-    """A tool is about to run. The id of its effect follows from the run and the call, so that it happens once."""
+    """A tool with side effects is about to run. Their id depends only on run and call, so that they happen once."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {"arguments": ERASED}
     MIXES_SPEAKERS: ClassVar[bool] = True
@@ -66,7 +66,7 @@ class RunToolCalled(EventContract):
 
 
 class RunToolAnswered(EventContract):
-    """What a tool returned, as the model gets it. is_error: the result says what is wrong."""
+    """The result of a tool, as the model gets it. is_error: True if the result is an error message."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {"result": ERASED}
     MIXES_SPEAKERS: ClassVar[bool] = True
@@ -83,7 +83,7 @@ class RunToolAnswered(EventContract):
 
 
 class RunDelegated(EventContract):
-    """An agent handed the question over. depth: of the agent that takes it."""
+    """An agent handed the question to another agent. depth: that of to_agent."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {"task": ERASED}
     MIXES_SPEAKERS: ClassVar[bool] = True
@@ -96,11 +96,11 @@ class RunDelegated(EventContract):
 
 
 class RunSolved(EventContract):
-    """The run has ended: with an answer, or with `code`, which says why there is none.
+    """The run has ended with an answer, or with `code`, which says why there is none.
 
-    agents: all that took part, in order. tools: names of the tools that ran, in order. routed: rules chose the first
-    agent. milliseconds: spent in each phase, over all agents. suggestions: what the person may ask next. price_known:
-    as of a plan.
+    agents: all that took part, in order. tools: names of the tools that ran, in order. routed: True if rules chose the
+    first agent. milliseconds: the time spent in each phase, over all agents. suggestions: questions that the person may
+    ask next. price_known: as in RunPlanned.
     """
 
     VERSION: ClassVar[int] = 2

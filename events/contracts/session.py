@@ -8,7 +8,8 @@ from turnlog.events.contracts.base import ERASED, Derivation, EventContract, Fro
 
 
 class SegmentRules(Frozen):
-    """When a segment ends. recent_turns: how many turns stay in full beside the summary; window in tokens."""
+    """Decides when a segment ends. recent_turns: number of turns kept in full beside the summary. model_context_window:
+    in tokens."""
 
     token_threshold_ratio: float = Field(default=0.75, gt=0, le=1)
     recent_turns: int = Field(default=8, ge=0)
@@ -35,9 +36,9 @@ class SessionCreated(EventContract):
 
 
 class SessionUpdated(EventContract):
-    """Parts of the session value; each replaces the stored one, None leaves it unchanged.
+    """New values for parts of a session; None leaves a part unchanged.
 
-    The writer has read every earlier event of the thread (expected version), so that no update is lost.
+    It is appended with the expected version of the thread, so that no earlier update is lost.
     """
 
     PERSONAL: ClassVar[dict[str, Any]] = {"global_state": None, "user_snapshot": None}
@@ -81,7 +82,7 @@ class SegmentCheckpointed(EventContract):
 
 
 class SegmentCheckpointFailed(EventContract):
-    """All tries of a checkpoint failed: the session goes on in FULL_HISTORY."""
+    """All attempts at a checkpoint failed; the session continues in the mode FULL_HISTORY."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {}
     QUOTES_ERRORS: ClassVar[bool] = True

@@ -29,7 +29,8 @@ def added(data: Data) -> Data:
 
 
 def answer_receipt_v5(data: Data) -> Data:
-    """Upgrades v5 to v6: spans of turns replace lists. All spans are kept; the contract refuses malformed lists."""
+    """Upgrades v5 to v6: spans of turns replace lists of sequences, without a limit on the number of spans. Malformed
+    lists are left for the contract to refuse."""
     tiers = [tier for tier in data.get("tiers") or () if isinstance(tier, dict)]
     lists = [data.get("dropped_seqs", []), *(tier.get("seqs", []) for tier in tiers)]
     new = {name: value for name, value in data.items() if name != "dropped_seqs"} | {"dropped": _spans(lists[0])}
@@ -56,7 +57,7 @@ UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
     ("turn_recorded", 2): added,  # origin, which Event derives from role, name, user and text
     ("thread_opened", 1): added,  # metadata
     ("preferences_set", 1): added,  # timezone
-    ("preferences_set", 2): added,  # other names, of any application
+    ("preferences_set", 2): added,  # names of any application
     ("preferences_set", 3): added,  # secrets
     ("preferences_set", 4): added,  # retention_days
     ("agent_configured", 1): added,  # name, tools and delegates: None means the team's values
