@@ -38,8 +38,8 @@ DECIDING_S = 60.0
 
 
 async def recently_stored(nc: Client, threads: Sequence[tuple[str, str]]) -> dict[Key, int]:
-    """Returns the first sequences of the events of the (tenant, thread) pairs that were stored within the deduplication
-    window plus a minute.
+    """Returns the first sequence of each event of these (tenant, thread) pairs, of events that were stored within the
+    deduplication window plus a minute.
 
     It reads only headers. Raises GapInLog if NATS fails during the read.
     """
@@ -48,7 +48,7 @@ async def recently_stored(nc: Client, threads: Sequence[tuple[str, str]]) -> dic
 
 
 async def all_stored(nc: Client, threads: Sequence[tuple[str, str]], start_seq: int = 1) -> dict[Key, int]:
-    """Returns the first sequences of all events of the threads from start_seq on. Raises GapInLog."""
+    """Returns the first sequence of each event of these threads from start_seq on. Raises GapInLog."""
     return await _ids(nc, threads, None, start_seq)
 
 
@@ -68,7 +68,9 @@ async def _ids(
 
 MAX_BATCH = 1_000
 MAX_BATCH_BYTES = 16 * 1024 * 1024
-FEW = 5  # faster one by one, because the server stages an atomic batch in separate files, with about six disk syncs
+# Up to this many events are faster one by one, because the server stages an atomic batch in separate files, with about
+# six disk syncs.
+FEW = 5
 RETRY_WAIT_S = 0.25
 SLOWEST_BYTES_PER_S = 4 * 1024 * 1024
 Screen = Callable[[Sequence[Event]], Awaitable[list[Event]]]
@@ -111,8 +113,8 @@ class Appender:
         self._other_log = why
 
     def allow(self, head: int) -> None:
-        """Allows appends. head: the log's last sequence; if a new event is stored before it, another log has replaced
-        this one."""
+        """Allows appends. head: the log's last sequence. A new event at this or a smaller sequence means that another
+        log has replaced this one."""
         self._floor = max(self._floor, head) if self._other_log is None else head
         self._other_log = None
 
@@ -152,8 +154,8 @@ class Appender:
         return done
 
     async def append_in_order(self, events: Sequence[Event], last_deletion: int | None = None) -> list[Appended]:
-        """Appends events like append_many, but sends up to FEW events one by one, so that after an error or a crash
-        only the first of them may be stored.
+        """Appends events like append_many, but sends up to FEW events one by one. After an error or a crash, the first
+        events may be stored and the others not.
 
         The events must be of one thread and valid without the events that follow. last_deletion: the sequence of the
         thread's last deletion that the caller knows, 0 for none; after a later deletion no more events are stored, and
@@ -170,7 +172,7 @@ class Appender:
     async def append_atomic(self, events: Sequence[Event]) -> bool:
         """Stores the events as one atomic batch, or none of them if any of their ids is already stored.
 
-        This is for results that belong together when a second attempt repeats only some of their ids. Returns whether
+        Use it for results that belong together if a second attempt may repeat only some of their ids. Returns True if
         they were stored now. Raises ValueError for more than MAX_BATCH events, and the same errors as `append`.
         """
         outs = await self._all_outgoing(events)
@@ -224,7 +226,7 @@ class Appender:
     async def _store(self, batch: list[Outgoing], whole: bool = False, fresh: bool = False) -> list[Appended]:
         """Sends the events until all are known to be stored; raises an error if one cannot be stored.
 
-        whole: True returns as soon as one of the events is found to be stored already.
+        whole: if True, returns as soon as one of the events is found to be stored already.
         fresh: applies only to the first try, because later tries may find the events that it stored.
         """
         deadline = time.monotonic() + self._timeout_s
@@ -270,8 +272,8 @@ class Appender:
         """Reads back which events of a refused batch are already stored, and sends the batch again if it may have been
         stored.
 
-        A retry may meet the result of its first try, as a duplicate or as a changed version of the thread. If the
-        duplicate is on none of the threads, it is on another thread, and the events are sent with other message ids.
+        A retry may be refused because its first try was stored: as a duplicate, or because the thread has changed. If
+        none of the threads has the duplicate, it is on another thread, and the events are sent with other message ids.
         """
         if refusal.code in PASSING:
             await self._pause(deadline, refusal)
@@ -289,8 +291,8 @@ class Appender:
     async def _read_back(
         self, missing: list[Outgoing], deadline: float, look_up: LookUp = recently_stored
     ) -> dict[Key, Appended]:
-        """Returns those of the missing events that are stored. look_up: all_stored also handles a late retry or a wrong
-        clock."""
+        """Returns which of the missing events are stored. look_up: all_stored also finds events that are older than the
+        deduplication window, as after a late retry or with a wrong clock."""
         wanted = {out.key for out in missing}
         while True:
             try:
@@ -314,8 +316,8 @@ class Appender:
 
 
 def deciding_again() -> AsyncRetrying:
-    """Returns attempts for a decision that must be repeated after a concurrent write. Raises WrongExpectedVersion after
-    DECIDING_S."""
+    """Returns tenacity attempts that repeat a decision after a concurrent write. They raise WrongExpectedVersion after
+    DECIDING_S seconds."""
     return AsyncRetrying(
         retry=retry_if_exception_type(WrongExpectedVersion),
         stop=stop_after_delay(DECIDING_S),

@@ -1,4 +1,4 @@
-"""The base class of all errors that turnlog raises, and those of the log. Messages name the cause and the fix."""
+"""The base class of all errors of turnlog, and the errors of the log. Messages name the cause and the fix."""
 
 
 class TurnlogError(Exception):

@@ -74,7 +74,7 @@ Loop = Callable[[Heartbeat], Coroutine[Any, Any, None]]
 
 @dataclass(slots=True)
 class Heartbeats:
-    """All loops of this process. changed: set when a problem appears or disappears."""
+    """All loops of this process. changed: set when a problem appears, changes or disappears."""
 
     loops: list[Heartbeat] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)

@@ -12,7 +12,7 @@ UNDATED_FROM = datetime(2000, 1, 1, tzinfo=UTC)
 UNDATED_UNTIL = UNDATED_FROM + timedelta(days=30)
 
 caller_zone: ContextVar[tzinfo] = ContextVar("caller_zone", default=UTC)
-"""The zone that the request under way names, in a header or in the claim of its token; else UTC."""
+"""The zone that the current request names in a header or in a claim of its token; otherwise UTC."""
 
 
 def zone_named(name: str) -> tzinfo:

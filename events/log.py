@@ -50,8 +50,8 @@ async def connect_nats(
     failures: list[Exception] = []
 
     async def on_error(error: Exception) -> None:
-        """Collects errors before the connection, and suppresses the traceback that nats-py prints for every lost
-        connection."""
+        """Collects errors until the client is connected. Without this callback nats-py would print a traceback for
+        every lost connection."""
         if not nc.is_connected:
             failures.append(error)
 

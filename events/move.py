@@ -47,8 +47,8 @@ async def move_behind(log: Log, after: int, through: int) -> int:
 
 
 async def _begun(js: JetStreamContext, through: int) -> tuple[int, int] | None:
-    """Returns (end, through) of an unfinished move above `through`, which the last event of the log names; else
-    None."""
+    """Returns (end, through) of an unfinished move above `through`, read from a header of the log's last event; None if
+    there is none."""
     try:
         last = await js.get_last_msg(STREAM, f"{STORED_PREFIX}.>")
     except NotFoundError:

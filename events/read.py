@@ -1,4 +1,4 @@
-"""Reads the log in order and checks it for gaps. Positions are stored in Postgres; delivery is only a trigger.
+"""Reads the log in order and checks it for gaps. Positions are stored in Postgres, not in NATS consumers.
 
 The reader is an ephemeral pull consumer without acks. Consumer sequences must be consecutive; a gap, a lost consumer
 or a missing reply raises GapInLog, and the caller reopens the reader at its own position.
@@ -379,7 +379,7 @@ _REPLACEMENTS: "WeakKeyDictionary[Client, Replacements]" = WeakKeyDictionary()
 
 
 def check_replacements(nc: Client, signer: Signer | None) -> None:
-    """From now on accepts only replacements with a valid signature over this connection."""
+    """Makes readers of this connection accept only replacements with a valid signature; None checks nothing."""
     _REPLACEMENTS[nc] = Replacements(signer)
 
 

@@ -1,10 +1,11 @@
 """Replacements of events from which words were redacted; readers find them at the sequences of the deleted messages.
 
 A replacement is an `event_redacted` on the thread of the event. It is used only if the log no longer has the original
-message, and only if it is signed, so that nobody can change an event by publishing a replacement. After the
-replacements and before any deletion comes a `turn_redacted` or `turns_expired`: readers look for the last of these
-before they read, and read replacements only if there is a new one. Then open readers are ended and reopen after their
-last event (Log.end_readers).
+message, and only if it is signed, so that nobody can change an event by publishing a replacement.
+
+A `turn_redacted` or `turns_expired` is stored after the replacements and before any deletion. Readers look for the last
+of these events before they read, and read the replacements only if there is a new one. After that, readers that are
+already open are ended (Log.end_readers) and reopen after their last event.
 """
 
 import logging
@@ -26,8 +27,8 @@ READER = "reader-"  # the names of readers' consumers begin like this
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """A replacement. carrier: the sequence of the event that contains it. subject, stored_ns: those of the deleted
-    message."""
+    """The replacement of a deleted message. seq, subject, stored_ns: those of that message. carrier: the sequence of
+    the event that contains the replacement."""
 
     seq: int
     carrier: int
@@ -79,8 +80,8 @@ class Replacements:
 
 
 def replacement(seq: int, subject: str, body: bytes, signer: Signer | None) -> Replacement | None:
-    """Returns the replacement in the `event_redacted` at a sequence; None if it is malformed or unsigned, or if an
-    event like its target cannot be redacted. Raises KeyUnavailable if the secret to check it cannot be fetched."""
+    """Returns the replacement in the `event_redacted` at a sequence; None if it is malformed or unsigned, or if its
+    target is an event that cannot be redacted. Raises KeyUnavailable if the secret to check it cannot be fetched."""
     try:
         event = decode(body)
         data = event.data

@@ -233,8 +233,8 @@ def cancel_subject(tenant: str, thread: str, request: str) -> str:
 
 
 def memory_thread(user: str, shadow: str | None = None) -> str:
-    """Returns the thread of a user's memory events. shadow: returns the thread in this shadow, for the memories that
-    another extractor would make."""
+    """Returns the thread of a user's memory events. shadow: the name of a trial derivation, whose memories, made by
+    another extractor, are on a thread of their own."""
     name = _name_of(user)
     return MEMORIES + name if shadow is None else shadow_prefix(shadow) + MEMORIES + name
 
@@ -278,7 +278,7 @@ def is_memory_thread(thread: str, user: str) -> bool:
 
 
 def shadow_prefix(shadow: str) -> str:
-    """Returns the prefix of all memory threads of a shadow."""
+    """Returns the prefix of all memory threads of a trial derivation."""
     return f"{SHADOW}{check_tenant(shadow)}/"
 
 
