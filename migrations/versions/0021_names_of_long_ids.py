@@ -1,4 +1,4 @@
-"""Renames threads of users whose ids are too long for a name: uses a hash in a form that no id has."""
+"""Renames threads of users with long ids: pads the hash in the name, so that no other user can have it as an id."""
 
 from alembic import op
 
@@ -20,7 +20,8 @@ def upgrade() -> None:
             f"WHERE {LONG} AND right(thread_id, 64) = encode(sha256(convert_to(user_id, 'UTF8')), 'hex') "
             "AND left(thread_id, -64) ~ '^(memories/|access/|shadow/[A-Za-z0-9_-]{1,64}/memories/)$'"
         )
-    # These rows do not name their user. A turn belongs to one user, so rows of other users do no harm.
+    # forgotten_turns has no column for the user, so rows of another user may be copied too. They do no harm, because a
+    # turn belongs to one user.
     op.execute(
         "INSERT INTO forgotten_turns (tenant, thread_id, event_id) SELECT f.tenant, u.thread_id, f.event_id "
         f"FROM (SELECT tenant, thread_id FROM memories WHERE {LONG} UNION SELECT tenant, thread_id FROM entities "

@@ -1,4 +1,4 @@
-"""Applies a batch in one transaction; if an event cannot be applied, applies the events one by one and parks it."""
+"""Applies a batch in one transaction. If an event cannot be applied, applies the events singly and parks that one."""
 
 import asyncio
 import contextlib

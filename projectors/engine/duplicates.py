@@ -1,8 +1,8 @@
 """Drops events whose id is already stored, even long after JetStream's deduplication window.
 
-The first sequence of an id in its thread depends only on the log, so the first reader of an event fills this table (the
-engine does so in the transaction that writes its rows). Every reader of a partition reads in order and gets the same
-result.
+The table event_ids has the first sequence of each id in its thread. The first reader of an event inserts its id (the
+engine does so in the transaction that writes its rows). Every reader of a partition reads in order, so the result
+depends only on the log.
 """
 
 import hashlib

@@ -63,7 +63,7 @@ class Runner:
         self._backoff = FIRST_BACKOFF_S
         self._large_at = -math.inf
         self._at_most = BATCH
-        self._gaps = 0  # in a row
+        self._gaps = 0  # consecutive gaps
         self._beat = Heartbeat("projectors", f"projectors-{partition}", asyncio.Event())
         self.last_error: str | None = None
 

@@ -65,7 +65,7 @@ class Lag:
 async def lag(log: Log, conn: Connection, stalled_after_s: float = STALLED_AFTER_S) -> list[Lag]:
     """Returns the lag of every live projection, by name and partition. Raises LogUnavailable, and OtherLog if the rows
     were made from another log, because then there is no distance."""
-    log.appender.assert_same_log()  # not ready while this process refuses appends
+    log.appender.assert_same_log()  # a process that refuses appends is not ready
     await assert_same_log(log, conn)
     heads = await log.heads()
     rebuilt, is_rebuilding = await _rebuilds(conn, heads)
@@ -113,7 +113,7 @@ async def _rebuilds(conn: Connection, heads: Mapping[int, int]) -> tuple[dict[st
         runs = await is_locked(conn, name, "build", -1)
         read = sum(min((positions or {}).get(str(at), 0), head) for at, head in heads.items()) if runs else 0
         shares[name] = read / max(1, sum(heads.values()))
-        all_run = all_run or runs  # one process rebuilds them one after the other
+        all_run = all_run or runs  # a process that rebuilds one of them rebuilds all in turn
     return shares, all_run
 
 

@@ -39,8 +39,8 @@ class Projection:
     copied: tuple[sa.Table, ...] = ()
 
     def changes(self, batch: Sequence[Recorded]) -> list[Change]:
-        """Returns the changes of a batch. Removals and archiving events are projected alone, the runs between them
-        together."""
+        """Returns the changes of a batch. Each removal or archiving event is projected alone; the events between two of
+        them are projected together."""
         done: list[Change] = []
         for run in _runs(batch):
             first = run[0].event

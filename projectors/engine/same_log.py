@@ -21,7 +21,8 @@ from turnlog.projectors.engine.writer import Connection
 
 LOOK_S, AGAIN_S = 1.0, 0.25
 POOL_WAIT_S = 2.0
-# The log stores nanoseconds and Postgres microseconds. No backup is restored within this time.
+# Times that differ by less count as equal, because the log stores nanoseconds and Postgres microseconds. Restoring a
+# backup takes longer.
 SAME_TIME = timedelta(milliseconds=1)
 _READ = """
 SELECT l.log_id, l.kept_through, coalesce(p.position, 0), p.stored_at FROM (VALUES (1)) AS one

@@ -97,7 +97,8 @@ dead_letters = sa.Table(
     sa.Column("parked_at", timestamptz(), nullable=False, server_default=sa.func.now()),
     comment="Events that a projection could not apply; the events stay in the log.",
 )
-# Each batch looks for the poison events of its threads; each read of a thread looks for its first parked event.
+# The first index serves each batch, which looks for poison events of its threads; the second serves each read of a
+# thread, which looks for its first parked event.
 sa.Index(
     "dead_letters_poison",
     *(dead_letters.c[name] for name in ("build", "partition", "tenant", "thread_token")),

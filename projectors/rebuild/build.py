@@ -33,7 +33,7 @@ class RebuildRunning(TurnlogError):
 
 
 class RowsNotInLog(TurnlogError):
-    """When another log was adopted, rows were kept that a rebuild would lose."""
+    """A rebuild would lose rows that were kept when another log was adopted, because that log lacks their events."""
 
     code = "rows-not-in-log"
 

@@ -48,7 +48,8 @@ async def finish(conn: Connection, projections: Sequence[Projection], build: str
             await conn.execute(text.encode())
 
 
-# Half of the time after which a reader checks for a deadlock, because each query locks its tables in its own order.
+# Gives up after half of deadlock_timeout. Each query locks its tables in its own order, so waiting longer could make a
+# reader find a deadlock.
 _SHORT_WAIT = """
 SELECT set_config('statement_timeout', greatest(setting::int / 2, 1)::text, true) FROM pg_settings
 WHERE name = 'deadlock_timeout'"""

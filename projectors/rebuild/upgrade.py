@@ -27,8 +27,9 @@ STEPS = 10  # lines of progress in the log
 async def note_earlier(conn: Connection, projections: Sequence[Projection]) -> list[Projection]:
     """Returns the projections whose rows are of an earlier version, and records them for every process (WANTED).
 
-    A projection that this version has added has no rows yet. It counts as version 0, so that the live projections need
-    not read the entire log again with it. Rows of a later version are left alone, because another process may be newer.
+    A projection that this version has added has no rows yet. It is recorded as version 0 and so is rebuilt too;
+    otherwise the live projections would read the entire log again with it. Rows of a later version are left alone,
+    because another process may be newer.
     """
     versions = ([one.name for one in projections], [one.version for one in projections])
     await conn.execute(

@@ -61,7 +61,8 @@ checkpoint_blobs = thread_table(
     sa.Column("type", sa.Text, nullable=False),
     sa.Column("blob", sa.LargeBinary),
 )
-# A thread is pruned every twenty turns. Decimal numbers are compared by length first, then as text.
+# Finds a thread's last pruning; there is one every twenty turns. The sequence is stored as decimal text, so numbers are
+# compared by length first, then as text.
 sa.Index(
     "checkpoint_blobs_pruned",
     checkpoint_blobs.c.tenant,

@@ -60,8 +60,8 @@ class ChunkColumns:
     vectors: NDArray[np.float32] | None
 
     def places(self, hits: Sequence[Key]) -> list[int]:
-        """Returns a row number for each chunk: consecutive around a hit, with a gap between chunks that no hit
-        links."""
+        """Returns a position for each chunk. The chunks around a hit have consecutive positions; there is a gap between
+        two neighbours that were not read for the same hit."""
         linked = set[int]()
         for hit in hits:
             at = bisect_left(self.keys, hit)

@@ -1,8 +1,8 @@
 """Cuts turns into the chunks that recall searches. Pure.
 
 One turn is one chunk. Only a turn of more than PIECE_TOKENS is cut, at sentence ends and with overlap; a huge turn is
-cut into its first MAX_PIECES pieces only. Thinking, system prompts and tool calls make no chunks; of a tool result only
-the beginning does. Turns that only repeat memory (results of turnlog's own recall tool, answers that quote without a
+cut into its first MAX_PIECES pieces only. Thinking, system prompts and tool calls are left out, and a tool result is
+cut to its beginning. Turns that only repeat memory (results of turnlog's own recall tool, answers that quote without a
 model) make no chunks, because recall would find these copies before the original words.
 
 A chunk's id is a hash of tenant, thread and index text ("[8 May 2023] Ann: I ran 5 km"). So a sentence that a speaker
@@ -25,7 +25,8 @@ from turnlog.projectors.models.terms import MONTHS, terms
 PIECE_TOKENS = 400  # the smallest common embedding window is 512 tokens, and the date and speaker need room
 OVERLAP_TOKENS = 60
 TAG_CHARS = 100
-# Per turn, about 1 MB of English or 250,000 Chinese characters. All events of a partition wait until a turn is cut.
+# The limit for a turn: about 1 MB of English or 250,000 Chinese characters. While a turn is cut, all events of its
+# partition wait.
 MAX_PIECES = 750
 # The most turns that one chunk lists; the log contains all of them. Without a limit each "ok" would lengthen the row.
 MAX_TURNS = 100

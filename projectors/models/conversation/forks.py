@@ -1,7 +1,7 @@
 """Finds a fork's parents and the sequence at which it begins, because the past of a fork is read from its parents.
 
-Turns and chunks of the past stay rows of the parent. Reading a thread means reading its lineage: the thread itself and
-the rows that each parent had when the fork began. The rows are those of MESSAGES (messages.py).
+A fork's past turns and chunks remain rows of its parents. Reading a thread means reading its lineage: its own rows, and
+the rows that each parent had when the fork began. messages.py projects the forks.
 """
 
 from turnlog.projectors.engine.writer import Connection

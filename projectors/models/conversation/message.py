@@ -198,8 +198,8 @@ async def newest_exchanges(
 ) -> list[Message]:
     """Returns the users' last `count` questions with all turns that follow them, oldest first.
 
-    If the last 2 * count turns go back further, for instance because users speak in a row or have asked fewer
-    questions, returns these turns instead; if there are `count` questions, they also begin with a question.
+    If the last 2 * count turns begin earlier, for instance because users speak in a row or have asked fewer questions,
+    they are returned instead; if there are `count` questions, from the first question among them on.
     """
     first = await _first(conn, _EXCHANGES, tenant, thread, count, before_seq)
     if first is None:
@@ -231,9 +231,9 @@ WHERE found.hits > 0 ORDER BY found.hits DESC, t.last_active_at DESC LIMIT %(lim
 async def threads_with(
     conn: Connection, tenant: str, user: str, texts: Sequence[str], calls: Sequence[str], first: int, limit: int
 ) -> list[str]:
-    """Returns those of a user's 100 most recent threads in whose first turns the assistant said one of the texts or
-    made one of the tool calls (by id), the thread with most matches first. For a fork only its own turns are
-    compared."""
+    """Searches the first turns of a user's 100 most recent threads for assistant turns with one of the texts or one of
+    the tool calls (by id). Returns the threads with a match, most matches first. first: the number of turns to search
+    in each thread. Of a fork only its own turns are searched."""
     given = {"tenant": tenant, "user": user, "texts": [Jsonb(text) for text in texts], "calls": list(calls)}
     rows = await conn.execute(_WITH, {**given, "first": first, "limit": limit})
     return [str(found) for (found,) in await rows.fetchall()]

@@ -33,7 +33,7 @@ def cleared_before(event: Event, tables: Sequence[sa.Table]) -> list[Change]:
 def _recorded(archived: ArchivedEvent, carrier: Recorded) -> Recorded:
     try:
         event = without_nul(decode(archived.envelope.encode()))
-    except KeyUnavailable as error:  # not in a restore by turnlog, which seals the carrying event as a whole
+    except KeyUnavailable as error:  # not from turnlog, which seals the carrying event as a whole
         raise InvalidEvent(f"the restored event at sequence {archived.seq} is sealed: {error}") from None
     if (event.tenant, event.thread) != (carrier.event.tenant, carrier.event.thread):
         raise InvalidEvent(f"the restored event at sequence {archived.seq} is of another thread")

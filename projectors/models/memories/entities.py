@@ -69,7 +69,7 @@ DELETE_UNSAID = f"""
 DELETE FROM entities t WHERE {_PLACE} AND {_NAMES_ONE}
 AND NOT EXISTS (SELECT FROM {_SOURCES} WHERE NOT {_FORGOTTEN})"""
 
-# A row with the maximum number of sources may also come from the forgotten turn although it is not listed.
+# A row with the maximum number of sources may come from the forgotten turn too, even if that turn is not listed.
 DROP_WORDS = f"""
 UPDATE entities t SET description = NULL, attributes = '{{}}', relations = '[]',
   sources = (SELECT coalesce(jsonb_agg(s ORDER BY n), '[]') FROM {_SOURCES} WHERE NOT {_FORGOTTEN})

@@ -39,8 +39,8 @@ SELECT (SELECT min(name) < max(name) FROM messages WHERE tenant = %(tenant)s AND
     AND user_id = %(user)s AND role = 'user' AND name IS NOT NULL),
   (SELECT assistant_message_count = 0 FROM thread_activity WHERE tenant = %(tenant)s AND thread_id = %(thread)s)"""
 
-# Only the progress in users' own memory threads counts, not that in shadow threads. Each user of a conversation has a
-# separate progress.
+# Only the progress in users' own memory threads counts, not that in trial derivations. Each user of a conversation has
+# a separate progress.
 # CASE avoids reading the content of turns that were already extracted from.
 _BEHIND = f"""
 WITH seen AS MATERIALIZED (SELECT tenant, conversation, user_id, max(through_seq) AS through FROM memory_extractions
@@ -149,7 +149,7 @@ async def extraction_progress(
 
 
 async def turns_of_forgotten(conn: Connection, tenant: str, thread: str, event_ids: Collection[UUID]) -> set[UUID]:
-    """Returns those of the turns that are a source of a forgotten memory."""
+    """Returns which of these turns are sources of forgotten memories."""
     rows = await conn.execute(
         "SELECT DISTINCT s ->> 'event_id' FROM memories m, jsonb_array_elements(m.sources) s WHERE m.tenant = %s "
         "AND m.thread_id = %s AND m.status = 'forgotten' AND s ->> 'event_id' = ANY(%s::text[])",

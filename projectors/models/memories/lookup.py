@@ -92,8 +92,8 @@ SOURCES, ENTITIES = 27, 28
 # A memory whose time to live has ended is invalid at once, before the daily job closes it.
 VALID_AT = "m.valid_from <= %(at)s AND coalesce(least(m.valid_to, m.expires_at) > %(at)s, true)"
 IN_THREAD = "m.tenant = %(tenant)s AND m.thread_id = %(thread)s"
-# Without statistics Postgres takes an index on tenant and thread to be as good as an index that also contains the key.
-# Comparing the tenant in a way that no index supports makes Postgres use the index on thread and key.
+# Without statistics Postgres may choose an index on tenant and thread instead of the index on thread and key. IS NOT
+# DISTINCT FROM cannot use an index on the tenant, so Postgres chooses the index on thread and key.
 _INDEXED = "m.thread_id = %(thread)s AND m.tenant IS NOT DISTINCT FROM %(tenant)s"
 
 
@@ -216,7 +216,7 @@ async def memories_with_words(
 
 
 async def users_with_memory(conn: Connection, tenant: str, memory_id: UUID) -> list[str]:
-    """Returns up to two users who have a memory of this id; shadow threads are ignored."""
+    """Returns up to two users who have a memory of this id; trial derivations are ignored."""
     rows = await conn.execute(
         "SELECT DISTINCT user_id FROM memories WHERE tenant = %s AND id = %s AND thread_id LIKE 'memories/%%' "
         "ORDER BY user_id LIMIT 2",
@@ -233,8 +233,8 @@ async def memories_with_keys(
     content_keys: Iterable[bytes],
     ids: Iterable[UUID] = (),
 ) -> list[StoredMemory]:
-    """Returns memories with one of the keys or ids, in any status: the newest SAME_KEY_UP_TO of each key, and as many
-    of those in use.
+    """Returns memories with one of the keys or ids, in any status. There are at most SAME_KEY_UP_TO for each key, the
+    newest, and for each dedupe key also as many that are valid, archived or pending.
 
     Each look-up uses an index, so the time does not depend on how many memories the user has.
     """

@@ -38,7 +38,7 @@ _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")  # characters that a model's arg
 
 @dataclass(frozen=True, slots=True)
 class MemoryScope:
-    """The memories to search. thread: the user's memory thread, or a shadow of it.
+    """The memories to search. thread: the user's memory thread, also that of a trial derivation.
 
     as_of: selects memories that were valid at this time, including superseded and archived ones. history: selects
     memories of any time. Without both, memories that are valid at `now` are selected. Pending and forgotten memories

@@ -12,9 +12,9 @@ from turnlog.projectors.engine.writer import Connection
 
 @dataclass(frozen=True, slots=True)
 class PolicyRow:
-    """The values of a memory that the policy needs. thread: a memory thread or a shadow of it. importance: the value at
-    importance_at. confirmed_at: when the memory was last said, but not before turnlog recorded it, because imported
-    conversations may be old.
+    """The values of a memory that the policy needs. thread: a memory thread, also that of a trial derivation.
+    importance: the value at importance_at. confirmed_at: when the memory was last said, but not before turnlog recorded
+    it, because imported conversations may be old.
     """
 
     tenant: str

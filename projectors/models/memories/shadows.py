@@ -1,4 +1,4 @@
-"""Reads shadows, the memory threads of a trial derivation."""
+"""Reads shadows, that is, the memory threads of trial derivations."""
 
 from turnlog.events.contracts import MemoriesExtracted
 from turnlog.events.subjects import SHADOW, shadow_prefix

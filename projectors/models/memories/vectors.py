@@ -90,7 +90,7 @@ class Embedded:
 
 
 async def users_with_vectors(conn: Connection) -> list[VectorsOf]:
-    """Returns the threads of all tenants, including shadow threads, that have two or more vectors of one model."""
+    """Returns the threads of all tenants, including trial derivations, with two or more vectors of one model."""
     rows = await conn.execute(
         "SELECT tenant, thread_id, min(user_id), embedding_model, count(*), min(vector_dims(embedding)) FROM memories "
         "WHERE status = 'valid' AND embedding IS NOT NULL GROUP BY tenant, thread_id, embedding_model "
@@ -145,7 +145,7 @@ async def compactions(conn: Connection, tenant: str, thread: str, event_id: UUID
 
 async def separated_memories(conn: Connection, tenant: str, thread: str) -> list[frozenset[UUID]]:
     """Returns the members of each compaction that was undone or that made a new memory. Two members of one set must not
-    be merged again: if both are valid after a compaction that made a new memory, somebody wanted that.
+    be merged again: if both are valid after a compaction that made a new memory, somebody has restored them.
     """
     rows = await conn.execute(
         "SELECT members FROM memory_compactions WHERE tenant = %s AND thread_id = %s "

@@ -14,7 +14,7 @@ from turnlog.projectors.engine.writer import Connection
 class AgentRun:
     """A run of an agent. agent: the agent that spoke last. status: running, solved or failed. code: the error of a
     failed run. cost_usd: the cost of its model calls. price_known: False if a call used tokens of a model without a
-    price; for older events that do not tell, if it used tokens without a cost. started_at: when its first step was
+    price; for older events without this field, False if it used tokens at no cost. started_at: when its first step was
     recorded. took_ms: the time from the beginning of the first step to the end of the run."""
 
     run_id: UUID

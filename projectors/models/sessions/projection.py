@@ -101,8 +101,8 @@ FROM sessions t WHERE {_HERE} AND {_IS_COVERED}"""
 
 
 def project(batch: Sequence[Recorded]) -> list[Change]:
-    """Returns one update of a thread for all its events up to a checkpoint, a failed checkpoint or the end of the
-    batch."""
+    """Returns the changes of a batch. A thread's events up to a checkpoint, a failed checkpoint or the end of the batch
+    become one update of its row."""
     changes: list[Change] = []
     updates: dict[tuple[str, str], dict[str, Any]] = {}
     for recorded in batch:

@@ -170,8 +170,8 @@ def covered_by(recorded: Recorded, data: SegmentCheckpointed) -> int:
 
 
 def _segmented(state: SessionState, **changed: Any) -> SessionState:
-    """Returns the session with changed fields and its segment cut to them; the segment may begin before the loaded
-    turns."""
+    """Returns the session with the changed fields, and drops turns that are no longer in its segment. segment_complete
+    becomes False if the segment now begins before the loaded turns."""
     new: SessionState = replace(state, **changed)
     start = new.segment_after
     return replace(
