@@ -58,8 +58,8 @@ class InvalidGrant(TurnlogError):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The caller, as verified by a credential. key_id: of the API key; None for a token. expires_at: None means never.
-    zone: the user's time zone, if a token names it."""
+    """The caller, as verified by a credential. key_id: id of the API key, also for a token made from a key; otherwise
+    None. expires_at: None means never. zone: the user's time zone, if a token names it."""
 
     tenant: str
     user: str

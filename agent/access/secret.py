@@ -24,7 +24,7 @@ ALGORITHM = "EdDSA"
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """The secrets that sign tokens, API keys and events. kid: a fingerprint of the public key. pepper, events: 32 bytes
+    """The secrets for tokens, API keys and events. kid: a fingerprint of the public key. pepper, events: 32 bytes
     each."""
 
     signing: Ed25519PrivateKey

@@ -1,6 +1,6 @@
 """Creates, lists and removes subscribers: programs of a tenant that read its log from NATS with their own credential.
 
-The durable in JetStream is the record of a subscriber, and NATS keeps its password: turnlog does not.
+The durable in JetStream is the record of a subscriber. turnlog does not store the password; NATS does.
 """
 
 import logging

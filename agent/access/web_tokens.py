@@ -108,8 +108,8 @@ class OwnIssuer:
         return jwt.encode(claims, self._secret.signing, ALGORITHM, {"kid": self._secret.kid})
 
     def verify(self, token: str, resource: str | None = None) -> Identity:
-        """Returns the identity that the token names. resource: an address whose own tokens are accepted too (RFC 8707).
-        Raises Unauthenticated, TokenExpired."""
+        """Returns the identity that the token names. resource: an address; tokens issued for it alone are accepted too
+        (RFC 8707). Raises Unauthenticated, TokenExpired."""
         audiences = [AUDIENCE] if resource is None else [AUDIENCE, resource]
         claims = verified(token, self._public, [ALGORITHM], OWN_ISSUER, audiences)
         tenant, scopes = text_claim(claims, "tenant"), frozenset(text_claim(claims, "scope").split())

@@ -167,7 +167,7 @@ async def follow(runtime: Runtime, tenant: str, thread: str, seq: int) -> AsyncG
 
 
 async def question_at(runtime: Runtime, tenant: str, thread: str, seq: int) -> Event:
-    """Returns the request for an answer at a sequence of the log. Raises NotFound if it is not there."""
+    """Returns the thread's request for an answer at a sequence of the log. Raises NotFound if there is none."""
     try:
         request = recorded(await runtime.log.stored(seq)).event
     except InvalidEvent as error:

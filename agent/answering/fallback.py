@@ -14,7 +14,7 @@ Category = Literal["timeout", "rate_limit", "quota", "circuit_open", "network", 
 @dataclass(frozen=True, slots=True)
 class Fallback:
     """The message to a person whose question failed. message, suggestions: in the requested language. status: the HTTP
-    status. retry_after_s: None if unknown. action: the action that helps instead."""
+    status. retry_after_s: None if unknown. action: what helps instead, such as "upgrade"."""
 
     category: Category
     message: str

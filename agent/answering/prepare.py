@@ -46,7 +46,7 @@ class ContextRequest:
     """The request for a context.
 
     question: the text for which memories and older turns are searched. query: a question that is not on the log yet,
-    shown last. as_of_seq: the last event to show, which the read models have applied; None shows all, with `query`.
+    shown last. as_of_seq: the last event to show, which the read models have applied; None shows all and `query`.
     turn_id: id of the turn that is answered; a query gets a new one. asked_seq: sequence of the question's turn if it
     is on the log. user: the user whose memories are added. window: the model's window in tokens; None means that of the
     settings. tokens: instead of window, the limit for all messages. relevant: number of older episodes to prefer if not

@@ -50,7 +50,7 @@ class ToolResult:
     """The result of a tool call. text: sent to the model. chunks: ids of recalled chunks, for the receipt. memories:
     ids of memories in the text, which count as read.
 
-    is_error: the call was invalid, and the text says how to correct it.
+    is_error: the call was invalid or failed, and the text says why.
     """
 
     text: str

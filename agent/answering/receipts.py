@@ -107,8 +107,8 @@ async def _of_state(
     notes: Sequence[str],
     turns: Sequence[Wire],
 ) -> Context:
-    """Returns the context made from the turns that a receipt with notes names, because the state of a graph may contain
-    other turns than its thread."""
+    """Returns the context made from the turns that a receipt with notes names, because LangGraph's state may contain
+    other turns than the thread."""
     then = _as_then(settings, receipt)
     first = next((tier for tier in receipt.tiers if tier.tier == "1"), None)
     return build_context(

@@ -93,7 +93,7 @@ async def thread_context(
     best first, including pruned turns; a function is called only in this case, and if the turns that it finds hardly
     answer the question, a line of the context says so. memories: the block of long-term memories, awaited last.
     answer_tokens: maximum number of tokens in the answer; 0 if unknown. turns: the conversation, if the caller keeps
-    it, as a graph does. places: {sequence: position} of all turns of the thread, if `turns` are some of them. notes:
+    it, as LangGraph does. places: {sequence: position} of all turns of the thread, if `turns` are some of them. notes:
     the caller's notes, shown before the memories.
 
     Raises NotFound if the thread has no messages or has not reached as_of_seq, WindowTooSmall.
@@ -172,7 +172,7 @@ async def _with_relevant(
     found = await relevant()
     doubt = _doubt(found, given.messages, block, given.settings.full_recent_count)
     if made is None:
-        known = {message.seq for message in given.messages}  # a graph's state may contain turns that the thread pruned
+        known = {message.seq for message in given.messages}  # turns of LangGraph may include pruned turns
         pruned = await _pruned(conn, tenant, thread, [seq for seq in found.seqs if seq not in known], now)
         whole = replace(given, messages=[*pruned, *given.messages])
         made = await _computed(whole, lambda: prepared(whole))

@@ -48,8 +48,8 @@ class InvalidAgent(TurnlogError):
 
 
 async def list_agents(runtime: Runtime, tenant: str) -> list[AgentRow]:
-    """Returns all agents by type, with the values in use: those of the server's team, or the default agent, and those
-    that the tenant has created. Raises InvalidToken, InvalidTeam.
+    """Returns all agents, sorted by type, with the values in use: the agents of the server's team, or else the default
+    agent, and the agents that the tenant has created. Raises InvalidToken, InvalidTeam.
     """
     check_tenant(tenant)
     async with runtime.reading(*READS, of=(tenant, AGENTS_THREAD)) as conn:
@@ -163,8 +163,8 @@ async def switch_agent(
 
 
 async def check_agent(runtime: Runtime, tenant: str, type_: str | None) -> None:
-    """Checks, if the server has a team, that the team has this agent and that it is switched on. While Postgres is
-    unavailable nothing is refused, because the worker checks again before it answers.
+    """If the server has a team, checks that it has this agent and that the agent is switched on. While Postgres is
+    unavailable, nothing is refused, because the worker checks again before it answers.
 
     Raises NotFound, AgentDisabled, InvalidTeam.
     """

@@ -137,8 +137,8 @@ async def team_of_tenant(
 
 
 def choose(team: Team, question: str, wanted: str | None) -> Chosen:
-    """Returns who answers: the agent that the request names, else the one that the rules are sure of, else the team's
-    entry agent.
+    """Returns the choice of an agent: the one that the request names, else the one that the rules are sure of, else the
+    team's entry agent.
 
     Raises NotFound for an unknown agent, AgentDisabled.
     """

@@ -1,4 +1,4 @@
-"""A search over local pages by words (BM25), used if no web search is configured."""
+"""Searches local pages by words (BM25); used if no web search is configured."""
 
 import math
 import re
@@ -12,7 +12,7 @@ _WORD = re.compile(r"[a-z0-9]+|[\u4e00-\u9fff]", re.IGNORECASE)
 
 
 class LocalPages:
-    """Pages by site. about: a description of these pages for the model."""
+    """A WebSearch over given pages, each with the name of its site. about: a description of the pages for the model."""
 
     def __init__(self, about: str, pages: Sequence[tuple[str | None, Page]]) -> None:
         self._about = about

@@ -163,7 +163,7 @@ class McpTools:
 
 
 def _cause(error: BaseException) -> str:
-    """Returns a description of the error; of a group, which transports raise, the first error."""
+    """Returns a description of the error, or of the first error in an exception group, which transports raise."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return f"{type(error).__name__}: {error}"

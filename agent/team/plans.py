@@ -1,4 +1,4 @@
-"""Plans of tool calls (ReWOO): reads them from a model's answer, orders them by dependency, and fills in results.
+"""Reads plans of tool calls (ReWOO) from a model's answer, orders the calls by dependency, and fills in results.
 
 A model that can call tools writes its whole plan as the tool calls of one answer; any other model writes it as JSON
 text. The calls are the steps #E1, #E2 … in their order. An argument may name the result of another step, all of it
@@ -337,7 +337,7 @@ def _as_text(value: Any) -> str:
 
 
 def _mapped(value: Any, change: Callable[[str], Any]) -> Any:
-    """Returns the JSON value with the function applied to each text in it; keys stay."""
+    """Returns the JSON value with the function applied to each text in it, but not to keys."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):

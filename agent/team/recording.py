@@ -48,9 +48,9 @@ AGENT_TYPE = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 
 @dataclass(slots=True)
 class Journal:
-    """The events of a run on the log: plans by depth, in order, and results by depth and call. called: tools that were
-    about to run. entry: the agent that had the question first. seen: ids of the events read, because an event may be
-    stored twice."""
+    """The events of a run on the log: plans by depth, in order, and results by depth and call. called: calls whose
+    start is recorded, by depth and id. entry: the agent that had the question first. seen: ids of the events read,
+    because an event may be stored twice."""
 
     provider: str
     entry: str | None = None

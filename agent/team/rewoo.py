@@ -372,7 +372,7 @@ def _delegating(delegation: Delegation) -> ToolCall:
 
 
 def _with_usage_of(completion: Completion, before: Completion) -> Completion:
-    """Returns the completion with the cost of an earlier call for the same answer added."""
+    """Returns the completion with the tokens, cost and time of an earlier call for the same answer added."""
     return replace(
         completion,
         tokens_in=completion.tokens_in + before.tokens_in,

@@ -32,8 +32,8 @@ class SimpleAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """A decision. agent: of the best rule; None if none matches or if `answer` is the answer. should_use_llm: the rules
-    are not sure enough, so the team's entry agent decides."""
+    """The router's decision. agent: the agent of the best rule; None if no rule matches or `answer` is set.
+    should_use_llm: the rules are not sure enough, so the team's entry agent decides. answer: a fixed answer."""
 
     agent: str | None
     confidence: float
@@ -75,8 +75,8 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def _as_pattern(keyword: str) -> str:
-    """Returns a keyword as a pattern. An adjacent Chinese character ends a Latin word; an adjacent ASCII letter or
-    digit does not."""
+    """Returns a regular expression for a keyword. No ASCII letter or digit may stand directly before or after a Latin
+    keyword, but a Chinese character may."""
     before = r"(?<![a-z0-9])" if keyword[0].isascii() else ""
     after = r"(?![a-z0-9])" if keyword[-1].isascii() else ""
     return f"{before}{re.escape(keyword)}{after}"

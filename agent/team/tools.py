@@ -88,8 +88,8 @@ class Tool:
     from an object that a model wrote; raises ValidationError, Mistake. function: returns a JSON value for arguments.
 
     retries: after failures, not after mistakes; 0 for effects that must not happen twice. timeout_s: for all attempts
-    together. writes: it changes stored data. repeatable: it changes that only once for a Use.effect, however often it
-    is called. service: the service it needs; tools of one service share a circuit breaker.
+    together. writes: it changes stored data. repeatable: its changes happen only once for a Use.effect, however often
+    it is called. service: the service it needs; tools of one service share a circuit breaker.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Limits how many requests of one user this process runs at once, so that a flood of one user delays nobody else.
+"""Limits how many requests of one user this process runs at once, so that one user cannot delay all others.
 
 The throttle counts answers. Reads, and requests on their way to the throttle, take connections and processor time
 before anything counts them. Here, a few of one user's requests run at once, more wait their turn, and too many are

@@ -1,4 +1,4 @@
-"""Limits how far a user's appended turns run ahead of the projectors, so that a flood delays nobody else's events.
+"""Limits how far a user's appended turns run ahead of the projectors, so that one user cannot delay others' events.
 
 A partition is projected in the order of its log, so a user who appends faster than it is projected delays all others.
 """

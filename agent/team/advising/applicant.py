@@ -69,7 +69,7 @@ async def update_profile(
     if not earlier:
         await use.records.put(CHANGE, effect, {"before": before.model_dump(exclude_none=True)}, use.effect)
     await use.records.put(PROFILE, ONLY, after.model_dump(exclude_none=True), use.effect)
-    # A repeated put stores nothing, and other changes may have followed the first one.
+    # A repeated put stores nothing, and other changes may have followed the first one, so the profile is read again.
     stored = await profile_of(use.records) if earlier else after
     names = [name for name in fields if getattr(after, name) != getattr(before, name)]
     return {
