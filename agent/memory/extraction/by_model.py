@@ -111,7 +111,8 @@ class _ModelEntity(BaseModel):
 
 
 class _Answer(BaseModel):
-    """The format to request; an answer's items are validated one by one, so that a bad one costs only itself."""
+    """The requested format of an answer. The items of an answer are validated one by one, so that an invalid item does
+    not invalidate the others."""
 
     memories: list[_ModelMemory]
     entities: list[_ModelEntity]
@@ -128,7 +129,7 @@ class ModelAnswer:
 
 
 class ModelExtraction:
-    """Requests memories from a language model. The attributes that the model may name are dedupe keys of the rules."""
+    """Requests memories from a language model. The model may name attributes, which are dedupe keys of the rules."""
 
     def __init__(self, chat: ChatModel, rules: RuleSet, task: str | None = None) -> None:
         """Uses `task` as the model's instruction, or TASK if it is None."""
@@ -146,7 +147,8 @@ class ModelExtraction:
         return self._chat.provider
 
     async def extract(self, turns: Sequence[Turn]) -> ModelAnswer:
-        """Requests the memories that the turns state. Raises ModelError, including BadAnswer."""
+        """Asks the model which memories the turns state; returns its answer, whose items are not validated yet. Raises
+        ModelError, in particular BadAnswer if the answer does not have the requested format."""
         shown = [
             {"turn": n, "date": f"{one.said_at:%Y-%m-%d}", "text": model_text(one)} for n, one in enumerate(turns, 1)
         ]
@@ -178,8 +180,8 @@ def extraction_task(path: Path | None) -> str | None:
 def attribute_keys(rules: RuleSet) -> dict[str, Strategy]:
     """Returns the dedupe keys that do not contain a value, with their strategies.
 
-    Keys with ASK_USER are left out: a model does not normalise values, and the user should not be asked about one date
-    in different words.
+    Keys with ASK_USER are left out: a model does not normalise values, so the user might be asked which of two forms of
+    the same date is right.
     """
     keys = [(compiled.rule.dedupe_key, compiled.rule.strategy) for compiled in rules.rules]
     return {key: strategy for key, strategy in keys if key is not None and "{" not in key and strategy != "ASK_USER"}
@@ -352,8 +354,8 @@ def _entities(turns: Sequence[Turn], raws: Sequence[Any], rejections: list[Rejec
 
 
 def _attributes(turn: Turn, given: dict[str, Any]) -> Iterator[tuple[str, str | int | float | bool]]:
-    """Yields attributes with a plain name whose value is a short text, a number or a truth value; the turn must contain
-    the number."""
+    """Yields the attributes with a valid name whose value is a short text, a number or a boolean. The turn must contain
+    all numbers in the value."""
     for name, raw in given.items():
         value = " ".join(raw.split()) if isinstance(raw, str) else raw
         is_text = isinstance(value, str) and 0 < len(value) <= MAX_VALUE

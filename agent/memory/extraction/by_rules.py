@@ -1,5 +1,4 @@
-"""Applies extraction rules to turns: turns in, findings with quotes and rejections with reasons out.
-Pure.
+"""Applies extraction rules to turns. Input: turns. Output: findings with quotes, and rejections with reasons. Pure.
 
 A match counts only if the user states it at the start of a clause, not in a question, a condition, a quotation or
 reported speech. Precision is preferred to recall: a wrong memory does more harm than a missing one.
@@ -32,7 +31,8 @@ _AND = regex.compile(r",? and |[,，、和]\s*")
 T = TypeVar("T", Finding, Finding | Rejection)
 _CJK = regex.compile(r"[\u3400-\u9fff]")
 _LATIN = regex.compile(r"[A-Za-z]")
-_IN_A_WORD = regex.compile(r"(?<=[a-z])[a-z]", regex.IGNORECASE)  # a value that ends here was cut for its length
+# Matches after a value that was cut at its maximum length.
+_IN_A_WORD = regex.compile(r"(?<=[a-z])[a-z]", regex.IGNORECASE)
 _CLAUSE_START = regex.compile(
     r"[,，、;；:：()（）—–\-…*]|\b(?:and|but|so|because|since|although|though|while|plus|then)\b"
     r"|而且|但是|所以|因为|不过|并且|同时|但|而",
@@ -71,8 +71,8 @@ _REPORTS = regex.compile(
 
 
 class Span(NamedTuple):
-    """The place of a match in a statement's text, and that of its value. value_end may be before the end of the match.
-    left: matched as the value and removed from it by normalisation."""
+    """The positions of a match and of its value in a statement's text. value_end may be before the end of the match.
+    left: text that was matched as part of the value but removed from it by normalisation."""
 
     start: int
     value_start: int
@@ -90,14 +90,14 @@ _LABELLED = regex.compile(r":|^(?:Has|Is|Takes) ")
 
 @dataclass(slots=True)
 class Extractor:
-    """Applies a set of rules. zone: time zone of the users, for "tomorrow" and the like. slow: rules that ran into the
-    timeout; this value does not use them again."""
+    """Applies a set of rules. slow: ids of rules that exceeded the timeout; this extractor does not use them again."""
 
     rules: RuleSet
     slow: set[str] = field(default_factory=set)
 
     def extract(self, turns: Iterable[Turn]) -> ExtractionResult:
-        """Reads each turn independently, except for turns that the next one takes back."""
+        """Returns the findings and rejections of the turns. Each turn is read independently, but findings from a turn
+        that the next one takes back are dropped."""
         turns = list(turns)
         findings: list[Finding] = []
         rejections: list[Rejection] = []
@@ -162,7 +162,8 @@ class Extractor:
             yield _verbatim(turn, request.content, quote)
 
     def _matches(self, turn: Turn, statement: Statement) -> Iterator[tuple[Finding | Rejection, Span]]:
-        """Yields findings and rejections with their spans. Of overlapping values that of the first rule is taken."""
+        """Yields findings and rejections with their spans. If values overlap, only the value of the first rule is
+        used."""
         languages = {"zh"} if _CJK.search(statement.text) else set()
         languages |= {"en"} if _LATIN.search(statement.text) else set()
         taken: list[Span] = []
@@ -282,7 +283,7 @@ def _finding(turn: Turn, statement: Statement, rule: Compiled, language: str, gr
 
 
 def _denied(found: Finding, reading: Reading, language: str) -> Finding:
-    """Returns the finding that a claim does not hold; it ends only a memory with the same value."""
+    """Returns the finding for a denial of the claim. It ends only a memory with the same value."""
     ended, content = reading.denies == "ended", found.content
     if language == "zh":
         said = f"{'不再' if ended else '并不'}{'：' if '：' in content or '是' in content else ''}{content}"
@@ -294,7 +295,8 @@ def _denied(found: Finding, reading: Reading, language: str) -> Finding:
 
 
 def _of_somebody(found: Finding, subject: Subject) -> Finding:
-    """Returns a fact about somebody else: an attribute of their entity, with a separate key."""
+    """Returns the finding as a fact about another person: it becomes an attribute of the person's entity, with a
+    separate dedupe key."""
     attributes = {found.rule or found.category: found.value}
     relation = {"relation": subject.relation} if subject.relation else {}
     entity = Entity(type="PERSON", name=subject.name, attributes={**relation, **attributes}, sources=(found.source,))
@@ -317,8 +319,8 @@ def _without_bare_names(found: list[T]) -> Iterator[T]:
 
 
 def _entities(turn: Turn, statement: Statement, kind: str | None, groups: dict[str, str]) -> tuple[Entity, ...]:
-    """Returns the entities of a finding. The group `called` holds their names, if the value says more; it may name
-    several people or animals."""
+    """Returns the entities of a finding. Their names are in the group `called`, or else in the value; the group may
+    name several people or animals."""
     named = groups.get("called", groups["value"])
     names = _AND.split(named) if kind in ("PERSON", "ANIMAL") else [named]
     attributes = {"relation": role_name(groups["who"], len(names) == 1)} if groups.get("who") else {}
@@ -346,14 +348,15 @@ def _verbatim(turn: Turn, content: str, quote: str) -> Finding:
 
 
 def _is_cut(text: str, end: int) -> bool:
-    """Returns whether a value that ends there was cut at the maximum length of its rule or of a sentence."""
+    """Returns whether a value that ends at `end` was cut at the maximum length of its rule or of a sentence."""
     return end == len(text) >= MAX_SENTENCE or bool(_IN_A_WORD.match(text, end))
 
 
 def _applies(rule: Compiled, language: str, reading: Reading) -> bool:
-    """Returns whether a rule applies to this reading. A rule that may match anywhere has read the whole statement
-    already. An English clause without a subject is often no clause (", like tea" lists examples), so only rules for
-    plain facts read it."""
+    """Returns whether a rule applies to this reading. A rule with `anywhere` applies only to the complete statement,
+    which contains all clauses. A rule with `of_relatives` also applies to clauses. All other rules apply to clauses
+    only if they are Chinese and about the user, because an English clause without a subject is often no clause (", like
+    tea" lists examples)."""
     if reading.denies and not _may_be_denied(rule.rule, reading):
         return False
     if reading.is_whole or rule.rule.anywhere:
@@ -362,7 +365,7 @@ def _applies(rule: Compiled, language: str, reading: Reading) -> bool:
 
 
 def _may_be_denied(rule: Rule, reading: Reading) -> bool:
-    """Returns whether a later denial of the rule's claim is meaningful; a plain "not" is so for illnesses and
+    """Returns whether a denial of the rule's claim is meaningful. A plain "not" is meaningful only for illnesses and
     allergies."""
     is_denial = (rule.value or "").startswith("(")
     settles = rule.dedupe_key is not None and rule.strategy in ("KEEP_LATEST", "KEEP_BOTH")

@@ -1,7 +1,7 @@
-"""Extracts a user's own statements from messages: the only input of the extraction. Pure.
+"""Extracts a user's own statements from messages. They are the only input of the extraction. Pure.
 
-Left out are somebody else's words and words that are not meant (quoted.py), also turnlog's own additions to a
-conversation, so that rules and models never read their own output.
+Words of other people, words that are not meant (quoted.py), and turnlog's own additions to a conversation are left out,
+so that rules and models never read their own output.
 """
 
 import re
@@ -24,8 +24,8 @@ def evidence(
 ) -> tuple[list[Turn], int]:
     """Returns the user's own turns in order, and the number of turns with other people's words.
 
-    among_people: the user's thread has several speakers and no assistant, as an imported chat: nobody there asks
-    turnlog for anything.
+    among_people: True if the thread has several speakers and no assistant, such as an imported chat; its turns are then
+    not requests to turnlog.
     """
     own, others = [], 0
     for message in messages:
@@ -60,7 +60,7 @@ def said_text(content: str | list[dict[str, Any]]) -> str:
 
 
 def not_taken_back(found: ExtractionResult, turns: Sequence[Turn]) -> ExtractionResult:
-    """Drops findings of a turn whose next turn takes it back ("just kidding")."""
+    """Drops the findings and entities from turns that the next turn takes back ("just kidding")."""
     said = [turn for turn in turns if not turn.is_tool]
     gone = {one.event_id for one, later in pairwise(said) if takes_back(later.text)}
     findings = tuple(finding for finding in found.findings if finding.source.event_id not in gone)
@@ -96,10 +96,11 @@ _QUOTED = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A sentence, or its part before a question, as written in the turn's text at `start`.
+    """A sentence of a turn, or the part of a sentence before a question. text: as written in the turn. start: its
+    position in the turn.
 
-    sentence: the whole sentence, the quote of a memory. is_question: no part of it is a statement. quoted: ranges of
-    the turn within quotation marks; a range may begin in another sentence.
+    sentence: the complete sentence, which becomes the quote of a memory. is_question: True if the sentence contains
+    only a question. quoted: the ranges of the turn that are in quotation marks; a range may begin in another sentence.
     """
 
     text: str
@@ -109,12 +110,14 @@ class Statement:
     quoted: tuple[tuple[int, int], ...] = ()
 
     def is_quoted(self, at: int) -> bool:
-        """Returns whether the position in `text` is within quotation marks: another person's words, or a title."""
+        """Returns whether the position `at` in `text` is in quotation marks, so that the words are another person's or
+        a title."""
         return any(start < self.start + at < end for start, end in self.quoted)
 
 
 def own_words(text: str) -> str:
-    """Returns the text with others' words replaced by line breaks; positions stay the same."""
+    """Returns the first MAX_TURN characters of a text. Line breaks replace all words that are not the user's claims
+    (quoted.py), so that positions stay the same."""
     words = list(text[:MAX_TURN])
     for start, end in not_own(text[:MAX_TURN]):
         words[start:end] = "\n" * (end - start)
@@ -122,15 +125,15 @@ def own_words(text: str) -> str:
 
 
 def quoted_ranges(text: str) -> list[tuple[int, int]]:
-    """Returns the ranges of a person's text that are other people's words: (start, end) of each, without space
-    around."""
+    """Returns the ranges (start, end) of a person's text that are not the person's claims, without surrounding
+    space."""
     words = own_words(text)
     left_out = "".join("\0" if word == "\n" != char else char for char, word in zip(text, words, strict=False))
     return [found.span() for found in re.finditer(r"\0(?:[\0\s]*\0)?", left_out)]
 
 
 def statements(text: str) -> list[Statement]:
-    """Returns the user's statements in order, with questions marked as such (for reports of rejections)."""
+    """Returns the user's statements in order. Questions are included and marked as such, for reports of rejections."""
     words = own_words(text)
     quoted = quotations(words)
     return [_statement(sentence, start, quoted) for sentence, start in _sentences(words)]

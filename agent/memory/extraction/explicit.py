@@ -1,7 +1,7 @@
 """Explicit requests to remember: "remember that …", "记住：…". Pure: text in, requests out.
 
-The words after such a verb are to be remembered, whatever they say, unless the words around it say otherwise: a
-narration ("I remember that day", "我记住了"), a question ("can you remember my name?"), a quotation, or nothing at all
+The words after such a verb are remembered as they are. The verb is not a request in a narration ("I remember that day",
+"我记住了"), in a question ("can you remember my name?"), in a quotation, or if it is followed by nothing to remember
 ("remember me").
 """
 
@@ -34,8 +34,9 @@ _VERB = _any(
 )
 _BETWEEN_CLAUSES = _any(r"[,，:：、()（）—–…]|\.{2,}| - ", r"\b(?:and|but|so|because|then)\b")
 
-# The clause before the verb: ADVERBS are left out, ASKS makes it a request, MAY_ASK a request or a question, TELLS
-# neither. OPENS: everything that may precede verbs other than the seed's, because people use those in many other ways.
+# Patterns for the clause before the verb. ADVERBS: words to ignore. ASKS: the verb is a request. MAY_ASK: it is a
+# request or a question. TELLS: it is a narration. OPENS: without ASKS, only these words may precede a verb other than
+# "remember" and 记住, because people use these verbs in many other ways.
 _ADVERBS = _any(r"(?:(?:^|\s+)(?:just|always|also|still|now|ever|even|only|do|\w+ly))+$")
 _ASKS = _any(
     r"\b(?:please|pls|plz|kindly)$|请[你您]?$",
@@ -68,8 +69,8 @@ _OF_OTHERS = _any(
     r"(?:写的?是?|贴着|[来冒]了?句|念的?是?)\s*[:：，,]?\s*$",
 )
 
-# After the verb: LEAD is left out; POINTER refers to the words before or after it; NOTHING contains nothing to
-# remember.
+# Patterns for the words after the verb. LEAD: words to ignore. POINTER: words that refer to the text before or after
+# the verb. NOTHING: words that name nothing to remember.
 _POINTING = (
     r"(?:this|that|it|these|those|one|things?|the following|for (?:me|later|the future|(?:the )?next time)|please|pls"
     r"|以下|下面|[这那][个些件句]?(?:一?点|事|话)?|它)"
@@ -90,7 +91,7 @@ _NOTHING = _any(
     r"(?:how|what|where|who|whom|why|which|when(?! i (?:say|ask|write|type|send|mention)))\b[^:：,，–—\d]*$",
     r"了(?!解|不起)|的(?![^:：]*[:：])|小时候|当年|从前|以前",
 )
-# Said to another person: "remember to stay patient", 记得保持耐心.
+# Advice to another person: "remember to stay patient", 记得保持耐心.
 _ADVICE = _any(
     r"to (?:stay (?:patient|calm|positive|strong|focused|safe|hydrated|true|humble|motivated|healthy|kind|open|present)"
     r"|be (?:patient|kind|gentle|brave|careful|yourself|honest with yourself)|breathe|relax|rest|smile|enjoy|have fun"
@@ -126,7 +127,8 @@ _KINDS: tuple[tuple[MemoryKind, re.Pattern[str]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request to remember something. start, end: of its sentences, the quote. refused: why it is not a request."""
+    """A request to remember something. start, end: the range of its sentences in the text; they become the quote.
+    refused: the reason why it is not a request."""
 
     content: str
     start: int
@@ -135,7 +137,8 @@ class Request:
 
 
 def requests(text: str) -> list[Request]:
-    """Returns the requests in the order of the text; the rest of its line belongs to a request."""
+    """Returns the requests in the order of the text. A request extends to the end of its line, or to the first question
+    after the verb."""
     words = own_words(text)
     quoted = quotations(words)
     made: list[Request] = []
@@ -189,7 +192,7 @@ def _is_request(clause: str, is_seed: bool) -> bool:
 
 
 def _items(words: str, at: int) -> Iterator[Request]:
-    """Yields the lines of a list, each a request; without bullets, only the next line."""
+    """Yields the lines of a list as separate requests; without bullets, only the next line."""
     at += len(words[at:]) - len(words[at:].lstrip())
     first = at
     while (line := _LINE.match(words, at)) and (line["bullet"] or at == first):
@@ -227,7 +230,8 @@ def _bare(said: str) -> str:
 
 
 def _stated(rest: str) -> tuple[str, bool]:
-    """Returns the sentences up to the first question, and whether the first one is a question itself."""
+    """Returns the sentences before the first question, and False. If the first sentence is a question, returns it and
+    True."""
     kept = 0
     for found in _SENTENCE.finditer(rest):
         if is_question(_TAG.sub("", found.group().strip())):

@@ -176,7 +176,7 @@ async def _of_turn(runtime: Runtime, conversation: UserConversation, turn: UUID)
 async def extract_memories(
     runtime: Runtime, tenant: str, thread: str | None = None, user: str | None = None, rules: Path | None = None
 ) -> list[Extracted]:
-    """Runs the rules and the model over all unread turns, as the reactor does, but regardless of their number.
+    """Runs the rules and the model over all unread turns, even if they are too few for the background worker.
 
     thread: the conversation; together with `user`, only that user's turns in it. user alone: all conversations of that
     user. rules: a file to use instead of MEMORY_RULES_FILE. Raises InvalidToken, NothingChosen, NotFound, InvalidRules,

@@ -1,7 +1,7 @@
 """Runs the extraction for one user in one conversation: the rules on every turn, a model on batches of turns.
 
-Input: the user's turns that a stage has not read (memory_extractions). Output: memories and the new progress, in one
-append, so that a repeated run does nothing twice. A model's answer is cached before it is used.
+Input: the user's turns that a stage has not read (memory_extractions). Output: memories and the new progress in one
+append, so that a repeated run changes nothing. A model's answer is cached before it is used.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ from turnlog.projectors.models.memories.lookup import is_memory_off, remembers_s
 NAME = "extraction"
 READ_TURNS = 500  # turns that the rules read at a time
 APPEND_MEMORIES = 100  # memories in one append; each may lead to several events
-QUIET_TURNS = 50  # after this many turns without a finding they are recorded as read
+QUIET_TURNS = 50  # turns without a finding are recorded as read when there are this many
 READ_FOR_BATCH = 5_000  # turns that are read at most to fill one batch for the model
 
 
@@ -146,8 +146,8 @@ class Extraction:
         await self._remember(conversation, (), [done.model_copy(update={"error": failed.error}), failed])
 
     async def _passes_over(self, conn: Connection, conversation: UserConversation, stage: str, extractor: str) -> bool:
-        """Returns whether the user wants nothing remembered; if so, records the unread turns as read, so that they are
-        not remembered later either."""
+        """Returns whether the user does not allow memories. If so, the unread turns are recorded as read, so that
+        nothing is extracted from them later either."""
 
         async def is_off(rows: Rows) -> bool:
             return await is_memory_off(rows.conn, rows.place.tenant, rows.place.thread)
@@ -205,7 +205,8 @@ class Extraction:
         await self._remember(conversation, rest, proposed.extra)
 
     async def _take_back(self, conversation: UserConversation, turn: Turn) -> None:
-        """Forgets the memories from the user's turn before this one; memories that they replaced become valid again."""
+        """Takes back the memories from the user's turn before this one. A memory that replaced another is closed, and
+        the other becomes valid again; a memory that replaced none is forgotten."""
 
         async def find(rows: Rows) -> list[tuple[UUID, UUID | None]]:
             place = (conversation.tenant, rows.place.thread, conversation.thread, conversation.user)

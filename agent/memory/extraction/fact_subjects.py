@@ -1,7 +1,7 @@
 """Decides about whom a match states a fact: the user, a named person, or somebody unknown. Pure.
 
-"My mother's email is …" and 我妈妈的邮箱是… state an attribute of the entity mother. Words for the user
-(我, my, I) within the match make it the user's.
+"My mother's email is …" and 我妈妈的邮箱是… state an attribute of the entity mother. If the match itself contains a
+word for the user (我, my, I), the fact is about the user.
 """
 
 from collections.abc import Collection
@@ -18,7 +18,7 @@ _ONE_PERSON = {"mother", "father", "wife", "husband", "partner", "significant ot
 
 
 def _canonical() -> dict[str, str]:
-    """Returns every word for a role → the name of its entity in the same language."""
+    """Returns, for every word for a role, the name of its entity in the same language."""
     names: dict[str, str] = {}
     for role, others in ROLES.items():
         words = others.split()
@@ -34,7 +34,7 @@ _KEYS = {name: role for role, others in ROLES.items() if role not in SEPARATE fo
 
 
 def _alternatives(is_english: bool, among: Collection[str] = ROLES) -> str:
-    """Returns the words for the roles `among`, longest first."""
+    """Returns a pattern that matches the words for the roles `among` in one language, longest first."""
     known = [word for role in among for word in (role, *ROLES[role].split()) if word.isascii() == is_english]
     return "|".join(map(regex.escape, sorted(known, key=len, reverse=True)))
 
@@ -68,9 +68,10 @@ _OF_A_ROLE = regex.compile(rf"\b(?:{_EN})['’]s\b|(?:{_ZH})的", regex.IGNORECA
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Somebody other than the user. name: of their entity. key: the same for all words for one role. start: where the
-    text names them. relation: their role. is_one: the role or name means one person, unlike "colleague". called: their
-    name in the content, if it differs."""
+    """A person other than the user about whom a fact is stated. name: of the person's entity; "" if unknown. key: the
+    same for all words for one role. start: where the text names the person. relation: the person's role. is_one: True
+    if the role or name means one person, False for roles such as "colleague". called: the name in the content of a
+    memory, if it differs."""
 
     name: str = ""
     key: str = ""
@@ -81,12 +82,12 @@ class Subject:
 
     @property
     def is_known(self) -> bool:
-        """Returns whether the text says who it is."""
+        """True if the text says who the person is."""
         return bool(self.name)
 
     def key_of(self, dedupe_key: str, value: str | None) -> str:
-        """Returns the dedupe key of a fact about them. A user has several colleagues: their facts do not end each
-        other."""
+        """Returns the dedupe key of a fact about the person. A user may have several colleagues, so the key then
+        contains the value, and the facts do not end each other."""
         return f"of:{self.key}:{dedupe_key}" + ("" if self.is_one else f":{normal(value or '')}")
 
     def of(self, content: str) -> str:
@@ -101,7 +102,8 @@ class Subject:
 
 
 def owner(before: str, matched: str) -> Subject | None:
-    """Returns the person about whom `matched` states a fact; None: the user. before: the sentence up to the match."""
+    """Returns the person about whom `matched` states a fact: None for the user, a Subject without a name for an unknown
+    person. before: the sentence up to the match."""
     if _FIRST_PERSON.search(matched):
         return None
     for pattern in _OWNERS:
@@ -116,13 +118,15 @@ def is_about_a_role(text: str) -> bool:
 
 
 def role_name(said: str, is_one: bool = True) -> str:
-    """Returns the name of the role: mom → mother, kids → child. is_one: excludes plural words."""
+    """Returns the name of the role: mom → mother, kids → child. is_one: the word means one person, so an unknown word
+    keeps its final s."""
     said = said.lower()
     return _NAMES.get(said) or _NAMES.get(said.removesuffix("s")) or (said if is_one else said.removesuffix("s"))
 
 
 def named_relative(role: str, name: str | None) -> Subject:
-    """Returns the person in this role of the user's family. With a name they are one person."""
+    """Returns the person with this role in the user's family. With a name, the Subject is one person, even for a role
+    such as "son"."""
     relative = _in_role(role, 0)
     if name is None:
         return relative

@@ -1,4 +1,4 @@
-"""Values of the extraction: a turn as input, findings with evidence and rejections with reasons as output. Pure."""
+"""Values of the extraction. Input: turns. Output: findings with evidence, and rejections with reasons. Pure."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -11,8 +11,8 @@ from turnlog.events.contracts.base import END_OF_TIME, is_undated
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A turn that may be evidence: the user's own, or a tool result by opt-in. name: of the speaker. to_people: said to
-    other people, so not a request to turnlog."""
+    """A turn that may be evidence: the user's own, or a tool result if the settings allow it. name: of the speaker.
+    to_people: True if it was said to other people, so that it is not a request to turnlog."""
 
     thread: str
     seq: int
@@ -29,8 +29,8 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A memory that an extractor proposes; conflicts are decided later. dedupe_key: with its values filled in,
-    normalised."""
+    """A memory that an extractor proposes; conflicts are decided later. dedupe_key: the key after the rule's template
+    was filled with normalised values."""
 
     kind: MemoryKind
     content: str
@@ -48,8 +48,8 @@ class Finding:
 
     @property
     def expires_at(self) -> datetime | None:
-        """Returns the end of its time to live. None also if that is after the last time that an event can have, or if
-        the time of the turn is unknown."""
+        """The end of the memory's time to live. None if it has none, if the end is after the last time that an event
+        can have, or if the time of the turn is unknown."""
         said_at, days = self.source.said_at, None if is_undated(self.source.said_at) else self.ttl_days
         return None if days is None or days > (END_OF_TIME - said_at).days - 1 else said_at + timedelta(days=days)
 
@@ -67,12 +67,12 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class ExtractionResult:
-    """The result of an extractor for some turns. entities: those without a finding."""
+    """The result of an extractor for some turns. entities: the entities that belong to no finding."""
 
     findings: tuple[Finding, ...] = ()
     rejections: tuple[Rejection, ...] = ()
     entities: tuple[Entity, ...] = ()
 
     def counts(self) -> dict[str, int]:
-        """Returns the number of rejections by reason, which contains no text of the user and may be logged."""
+        """Returns the number of rejections by reason. The result contains no text of the user, so it may be logged."""
         return dict(sorted(Counter(rejection.reason for rejection in self.rejections).items()))

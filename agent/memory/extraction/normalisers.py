@@ -1,4 +1,4 @@
-"""Normalisers that rules name; each brings a matched value into normal form. Pure.
+"""Normalisers for extraction rules: each converts a matched value to a normal form. Pure.
 
 A normaliser gets the value, the time when it was said, and the rule's parameters; it returns the normalised value or
 raises ValueError with the reason.
@@ -18,7 +18,7 @@ from turnlog.events.contracts.base import is_undated
 Normaliser = Callable[..., str]
 _ENDS = " \t\r\n.,;:!?~。，；：！？、…～—–-*_·"
 _PAIRS = {"(": ")", "（": "）", "“": "”", '"': '"', "'": "'", "‘": "’", "「": "」", "『": "』"}
-# "understand which is better": the question belongs to the value.
+# After these words, a question is part of the value: "understand which is better".
 _BEFORE_A_QUESTION = (
     "understand",
     "see",
@@ -51,7 +51,7 @@ _CLAUSE = re.compile(
     r"|the \w+ (?:is|are|was|were)|\w+ing (?:with )?(?:them|it))\b)).*",
     re.DOTALL | re.IGNORECASE,
 )
-# 唱歌跳舞，健身，旅游: three items or more, too short to be clauses.
+# A list of at least three items that are too short to be clauses: 唱歌跳舞，健身，旅游.
 _CHINESE_LIST = re.compile(
     r"[^，。；]{1,8}(?:，(?!很|真|超|感觉|觉得|比如|像|尤其|特别|非常)[^，。；我你您他她的了是都也不在这那吗呢什最吧呀啊哦谢有想要会去来爱喜讨]{1,5}(?=[，。；]|$)){2,}"
 )
@@ -70,7 +70,7 @@ def strip(value: str, said_at: datetime) -> str:
 
 
 def trailing(value: str, said_at: datetime) -> str:
-    """Removes a following reason, contrast or question."""
+    """Removes a reason, contrast or question that follows the value."""
     return strip(_TRAILING.sub("", value), said_at)
 
 
@@ -133,7 +133,8 @@ def chinese_number(text: str) -> int:
 
 
 def _of_a_known_time(normaliser: Normaliser) -> Normaliser:
-    """Refuses a relative date ("next month") if the time of saying is unknown."""
+    """Makes a normaliser raise ValueError for a relative date ("next month") if the time of the statement is
+    unknown."""
 
     @functools.wraps(normaliser)
     def checked(value: str, said_at: datetime, **options: Any) -> str:
@@ -147,7 +148,8 @@ def _of_a_known_time(normaliser: Normaliser) -> Normaliser:
 
 @_of_a_known_time
 def date(value: str, said_at: datetime, *, future: bool = False) -> str:
-    """Returns ISO 8601: 2027-03-18, or 2027-03 for a month, relative to when it was said. future: the next such day."""
+    """Returns the date in ISO 8601: 2027-03-18, or 2027-03 for a month. Relative dates count from `said_at`. future: a
+    day or month that has passed becomes that of the next year, unless the value names a year or means the past."""
     return _date(value, said_at, future)
 
 
@@ -161,7 +163,7 @@ def _date(value: str, said_at: datetime, future: bool = False) -> str:
 
 @_of_a_known_time
 def birthday(value: str, said_at: datetime) -> str:
-    """Returns 05-08, or with a year 2001-05-08."""
+    """Returns 05-08, or 2001-05-08 if the value contains the year."""
     iso = _date(value, said_at)
     if not re.fullmatch(r"\d{4}-\d\d-\d\d", iso):
         raise ValueError(f"{value[:40]!r} is no day")
@@ -172,7 +174,7 @@ def birthday(value: str, said_at: datetime) -> str:
 def dated(value: str, said_at: datetime, *, past_days: int = 0) -> str:
     """Adds the absolute date of a relative one: "go to Spain next month (2023-06)", "July 16-18 (2024-07-16 to 18)".
 
-    A day without a year is the next such day, one that passed up to `past_days` before is that day.
+    A day without a year means the next such day; a day that passed up to `past_days` days ago means that day.
     """
     found = dates_in(value, said_at, said_at.tzinfo or UTC)
     if not found:
@@ -189,8 +191,9 @@ def email(value: str, said_at: datetime) -> str:
 
 
 def phone(value: str, said_at: datetime, *, region: str = "CN", others: Sequence[str] = ("US", "GB")) -> str:
-    """Returns E.164 for a number with a country code and for a mobile of the region. Another number, whose digits do
-    not tell the country, stays as said if it is valid in the region or one of the others. Raises ValueError."""
+    """Returns the number in E.164 if it has a country code or is a mobile number of the region. The country of another
+    number is unknown; it is returned as said if it is valid in the region or in one of the other countries. Raises
+    ValueError."""
     for country in (region, *others):
         try:
             found = phonenumbers.parse(value, country)

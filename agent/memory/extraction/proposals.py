@@ -1,4 +1,4 @@
-"""Turns findings into proposed memories and entities: converted, merged, without repeats. Pure."""
+"""Converts findings to memories and entities, without repeated findings and without secrets. Pure."""
 
 from collections.abc import Iterable, Sequence
 from uuid import NAMESPACE_OID, uuid5
@@ -11,13 +11,13 @@ from turnlog.projectors.models.memories.text import content_key, name_key, norma
 from turnlog.projectors.models.terms import terms
 
 SHARED_TERMS = 0.5
-# Words that models put around a fact.
+# Words that models add to a fact.
 _FRAME = frozenset(terms("the user likes wants has is are was prefers loves enjoys 用户 喜欢 想 希望 是 有"))
 
 
 def candidates(tenant: str, user: str, findings: Iterable[Finding]) -> list[Memory]:
-    """Returns memories in the order of the findings. Ids are derived from user, event and content, so they are
-    repeatable."""
+    """Returns memories in the order of the findings. Ids are derived from user, event and content, so a repeated
+    extraction makes the same ids."""
     made = {memory.id: memory for finding in findings for memory in [_memory(tenant, user, finding)]}
     return list(made.values())
 

@@ -1,9 +1,9 @@
-"""Finds the parts of a turn's text that are not the user's claims: other people's words, and words that are not meant.
-Pure.
+"""Finds the parts of a turn's text that are not the user's claims. Pure.
 
-Somebody else's words are pasted, forwarded or quoted text, code, logs, transcripts, texts to work on and turnlog's own
-additions. Not meant are dreams, suppositions, role play, and statements that "just kidding" takes back. A quote with
-delimiters (fences, `>`, quotation marks) ends with them; any other that a clause introduces ends with the text.
+Other people's words: pasted, forwarded or quoted text, code, logs, transcripts, texts to work on, and turnlog's own
+additions. Words that are not meant: dreams, suppositions, role play, and statements that "just kidding" takes back. A
+quote in delimiters (fences, `>`, quotation marks) ends with them; any other quote that a clause introduces extends to
+the end of the text.
 """
 
 import re
@@ -23,7 +23,7 @@ _OURS = re.compile(
     r"[^\]\n]*\][^\n]*(?:\n(?![ \t]*\n)[^\n]*|\n[ \t]*\n(?=[ \t]*[-*•]))*",
     re.MULTILINE | re.IGNORECASE,
 )
-# "Translate into French: …", 写一个故事：…: the text after it is somebody's, whoever "I" is in it.
+# "Translate into French: …", 写一个故事：…: "I" in the text after such a task is not the user.
 _TO_WORK_ON = re.compile(
     r"(?:(?<!\bI )\b(?:translate|proof-?read|rewrite|rephrase|paraphrase|reword|summari[sz]e|polish)\b"
     r"|\b(?:fix|correct|check) (?:the|my|this) (?:grammar|spelling|text|sentence|paragraph|english)\b"
@@ -70,12 +70,12 @@ _LINES = (
     _TO_WORK_ON,
 )
 
-# A clause that may announce a quote: it ends with a colon, a dash, or its line.
+# A clause that may announce a quote: it ends with a colon, a dash, or the end of its line.
 _CLAUSE = re.compile(rf"(?:(?! [-–—] |——|[写唱说]道[，,])[^\n.!?。！？;；:：{_HIDDEN}])+")
 _CLAUSE_END = re.compile(r"(?P<inline>[:：](?!//)|\s[-–—]\s|——|[写唱说]道[，,])|[.!?。！？]*[ \t]{0,20}(?=\n)")
 MAX_CLAUSE = 160
 _BEFORE_DELIMITED = re.compile(rf"\s{{0,9}}(?:{_HIDDEN}|[“\"「『]|[\w.+-]+@\w)")
-# Words after a clause with these are the user's own: meant for turnlog, or about the user.
+# After a clause with these words, the text is the user's own: it is meant for turnlog, or about the user.
 _MEANT = _any(
     r"\b(?:remember|memori[sz]e|forget|note (?:that|this|to|for)|keep in mind|save|store|questions?|problem|situation"
     r"|background|context|about (?:me|myself|us)|for you|facts|details|your (?:last )?(?:answer|message|reply|text))\b"
@@ -165,7 +165,7 @@ _ARRIVED = _any(
 )
 _FIRST_PERSON = _any(r"\b(?:i|my|we|our)\b|[我咱]")
 _LABEL = _any(r"\W*[\w'’/-]+(?: [\w'’/-]+)?\W*", r"\W*[\u4e00-\u9fff]{1,5}\W*")
-# A short name before "I …" on the same line names the speaker, unless it is a remark of the person.
+# A short name before "I …" on the same line is the speaker's name, unless it is a remark of the user (_REMARK).
 _NAME = _any(r"(?:.*[,，])?\W*(?:[\w'’-]+ ){0,2}[\w'’-]+\W*", r".*[，,][^，,\w]*[\u4e00-\u9fff]{1,5}\W*")
 _REMARK = _any(
     r"\b(?:i|we|me|us|my|our|your?|things?|truth|facts?|point|short|background|context|here|please|hi|hey|hello|so|also"
@@ -183,7 +183,8 @@ _BEGINS_WITH_I = re.compile(
 _BLANK_LINE = re.compile(r"[ \t]*\n[ \t]*\n")
 _ITEM = r"[ \t]*(?:\d[.)、]|[A-Da-d][).]|[A-D] |[-*•])"
 _PARAGRAPH_ENDS = re.compile(rf"{_BLANK_LINE.pattern}|(?<![:：])\n(?={_ITEM})")
-# Signs that the person speaks: "I" as a subject, words to the assistant, whole sentences of nobody else.
+# Signs that the user speaks: "I" as a subject, words to the assistant, a greeting, or a complete sentence (_WHOLE) that
+# is not about others.
 _SPEAKS = _any(
     r"\b(?:i|we)\b|\b(?:about|for|give|help|recommend|show|suggest|tell) (?:me|us)\b|\b(?:your|please|thanks?|thank you"
     r"|(?:recommend|suggest|plan|find)\b(?=.* for\b))\b",
@@ -208,10 +209,10 @@ _OF_A_TEXT = _any(
     r"[发写贴转寄留念](?:来|给我|的|了句|着)|一字不差|原[文话]|签这|[润改]色|改写|校对|[译翻]成|写得|[选挑]哪[个句段]|哪[个句段](?:更?好|合适)",
 )
 _OF_THE_ASSISTANT = _any(r"\b(?:your|you (?:wrote|sent|gave|made|said|told|wrote me))\b|[你您](?:的|写|发|说|给|推荐)")
-# A comment on the text that the clause names, not that text.
+# Begins a comment on the text that the clause names, not the text itself.
 _COMMENT = _any(r"\s{0,9}(?:it|they|he|she|that|this)(?:['’]s| (?:is|was|were|are|has|had|seems))\b")
 
-# Everything after these is a forwarded text or a letter.
+# All text after these is a forwarded text or a letter.
 _LETTERS = re.compile(
     r"^[ \t]*(?:(?:From|Von|De|发件人|寄件人)[ \t]*[:：][^\n]*\n(?:[^\n]{0,200}\n){0,4}?"
     r"[ \t]*(?:To|Subject|Date|Sent|Cc|An|Betreff|Datum|Gesendet|À|Objet|Para|Asunto"
@@ -292,7 +293,7 @@ def not_own(text: str) -> list[Range]:
 
 
 def takes_back(text: str) -> bool:
-    """Returns whether a turn begins by saying that the one before was not meant."""
+    """Returns whether a turn begins by saying that the previous turn was not meant."""
     found = _TAKEN_BACK.search(text)
     return found is not None and _LAUGHTER.fullmatch(text, 0, found.start()) is not None
 
@@ -302,7 +303,8 @@ def _spans_of(pattern: re.Pattern[str]) -> Callable[[str], list[Range]]:
 
 
 def _introduced(text: str) -> Iterator[Range]:
-    """Yields the text that a clause introduces: all of the rest, or one sentence if the clause says who speaks."""
+    """Yields letters and texts with a title up to the end of the text, and the text that a clause introduces: all
+    following text, or one sentence if the clause says who speaks."""
     for pattern in (_LETTERS, _TITLE_LINE):
         if found := pattern.search(text):
             yield found.start(), len(text)
@@ -335,8 +337,8 @@ def _introduced(text: str) -> Iterator[Range]:
 
 
 def _announces(clause: str, has_colon: bool, text: str, at: int) -> bool:
-    """Returns whether all text after the clause, which ends at `at`, is somebody else's. A colon at the end of a line
-    announces one by itself, unless the clause is about the user, or only a label."""
+    """Returns whether a clause that ends at `at` announces that all following text is somebody else's. A colon at the
+    end of a line is enough, unless the clause is about the user or is only a label."""
     if not has_colon:
         is_alone = _BLANK_LINE.match(text, at) and (_POINTS.search(clause) or _SHOWS.search(clause))
         return bool(is_alone or _POINTS_AT_END.search(clause))
@@ -349,8 +351,9 @@ def _announces(clause: str, has_colon: bool, text: str, at: int) -> bool:
 
 
 def _in_another_voice(text: str) -> Iterator[Range]:
-    """Yields the text after the first paragraph that does not show the person speaking: a heading, a task for a text,
-    news of others. If something is hidden in or after it, such as a fence, that is the text; items of a list go on."""
+    """Yields all text after the first paragraph in which the user does not seem to speak: a heading, a task for a text,
+    or news about others. Paragraphs in or before a delimited quote do not count, because the quote is their text; nor
+    do items of a list."""
     start = 0
     for gap in _PARAGRAPH_ENDS.finditer(text):
         paragraph = text[start : gap.start()]
@@ -371,8 +374,8 @@ def _shows_the_person(paragraph: str) -> bool:
 
 
 def _invented(text: str) -> Iterator[Range]:
-    """Yields invented text: role play lasts to the end, a dream or a supposition to the end of its paragraph, unless
-    the text ends it earlier."""
+    """Yields invented text. Role play extends to the end of the text, a dream or a supposition to the end of its
+    paragraph; both end earlier if the text says so."""
     for pattern, is_role_play in ((_ROLE_PLAY, True), (_INVENTED, False)):
         at = 0
         while found := pattern.search(text, at):
@@ -382,7 +385,8 @@ def _invented(text: str) -> Iterator[Range]:
 
 
 def _taken_back(text: str) -> Iterator[Range]:
-    """Yields the sentence before a retraction; if that is empty, the one before too."""
+    """Yields the sentence that a retraction ends ("…, just kidding"). If the retraction is a sentence of its own,
+    yields the sentence before it too."""
     before = 0
     for sentence in _SENTENCE.finditer(text):
         if found := _TAKEN_BACK.search(text, sentence.start(), sentence.end()):
@@ -392,8 +396,8 @@ def _taken_back(text: str) -> Iterator[Range]:
 
 
 def _transcript(text: str) -> Iterator[Range]:
-    """Yields the lines of two or more speakers of whom one speaks again, unlike a form, whose field names do not
-    repeat."""
+    """Yields the lines of a transcript ("Ann: …"): there are two or more speakers, and one of them speaks again. In a
+    form, no field name repeats."""
     lines = [found for found in _SPEAKER.finditer(text) if not _MEANT.search(found["name"])]
     names = Counter(found["name"].strip().lower() for found in lines)
     if len(names) > 1 and max(names.values()) > 1:

@@ -1,10 +1,10 @@
-"""Makes the readings of a statement for the rules: the statement itself, and clauses without a subject, or with a
-relative as subject, rewritten to begin with "I" or 我. Pure.
+"""Rewrites a statement into readings, which the rules can match. Pure.
 
-我叫王芳，住在上海 says 我住在上海 too; "My son Max is 7 and lives in Rome" says of Max what "I am 7" says of the user.
-So no rule has to know of subjects other than the first person. A clause that denies something is read without its
-denial: "I no longer work at Bosch" as "I work at Bosch", so that each rule also finds the end of what it states. A
-reading is as long as the statement: its matches are at the places of the words that were said.
+The rules know only statements in the first person. So the readings are the statement itself and its clauses without a
+subject, or with a relative as the subject, rewritten to begin with "I" or 我: 我叫王芳，住在上海 also states
+我住在上海, and "My son Max is 7 and lives in Rome" states about Max what "I am 7" states about the user. A denied
+clause is read without its denial: "I no longer work at Bosch" becomes "I work at Bosch". So each rule also finds the
+end of the fact that it states. A reading has the same length as the statement, and its words have the same positions.
 """
 
 from collections.abc import Iterator
@@ -15,12 +15,12 @@ import regex
 from turnlog.agent.memory.extraction.fact_subjects import EN_KIN, SOMEBODY, ZH_KIN, Subject, named_relative
 from turnlog.agent.memory.extraction.rules import parts
 
-_PLAIN = str.maketrans("’\t\u00a0\u3000", "'   ")  # place for place
+_PLAIN = str.maketrans("’\t\u00a0\u3000", "'   ")  # one character to one, so that positions stay the same
 _ADVERBS = regex.compile(
     r"(?<![\p{L}])(?P<who>(?:i|we)(?:'m|'ve| am| are| have)? )"
     r"(?:(?:only just|just|recently|currently|now|also|still|already|actually|really|finally|personally) )+"
     r"|(?P<who>我(?:们家?)?)(?:现在|目前|最近|刚刚?|已经|也|还(?!有)|又|一直|其实|平时|真的)+(?=\p{Han})"
-    # The time of a change, but not the time when somebody was or ate somewhere.
+    # The time of a change, except before 吃, 喝, 住 and 在, which do not express a change.
     r"|(?P<who>我(?:们家?)?)(?:上个?[月周]|去年|前年|今年|昨天|前天|前几天|前不久|不久前|刚刚?|已经)+(?![吃喝住在])"
     r"(?=[^，。！？,.!?]*了(?:[，。！,.!]|$))",
     regex.IGNORECASE,
@@ -57,7 +57,7 @@ _BASE_FORMS = {
     **{f"{verb}s": verb for verb in ("live", "work", "speak", "come", "attend", "suffer", "earn", "take")},
     **{verb: verb for verb in ("was", "turned", "moved", "started", "joined", "quit")},
 }
-# The verb or its complement follows. A plain "not" is a denial too, but says nothing of an earlier time.
+# A denial, up to the verb or its complement. A plain "not" does not say that the fact was true before.
 _DENIAL = regex.compile(
     r"(?<!\p{L})(?:(?P<who>(?:i|we)(?:'m| am|'re| are)) (?P<no>no longer|not)(?: actually| really)?"
     r"|(?P<who>i|we) (?:(?P<no>no longer)|do(?:n't| not|nt)(?: actually| really)?)"
@@ -79,10 +79,11 @@ _VERB = regex.compile(
 
 
 class Reading(NamedTuple):
-    """A form of a statement for rules. text: has the statement's positions. subject: the person that "I" means; None:
-    the user.
+    """A form of a statement for the rules. text: has the same positions as the statement. subject: the person whom "I"
+    means; None for the user. is_whole: True for the complete statement, False for a clause.
 
-    denies: the text denies the statement at the place `since`: that it still holds, or that it holds at all.
+    denies: "ended" if the text says that the clause at the position `since` is no longer true, "not" if it says that it
+    is not true, None without a denial.
     """
 
     text: str
@@ -92,19 +93,21 @@ class Reading(NamedTuple):
     since: int = 0
 
     def states_at(self, at: int) -> bool:
-        """Returns whether a match at this position belongs to the reading; "I don't think I have asthma" denies
-        nothing."""
+        """Returns whether a match at this position belongs to the reading. In a denial, it must begin with the first
+        word after `since`, because "I don't think I have asthma" does not deny asthma."""
         return self.denies is None or (at >= self.since and not self.text[self.since : at].strip())
 
     def begin(self, said: str, at: int) -> int:
-        """Returns where the words of a match begin in `said`: the match may have passed over adverbs before `at`."""
+        """Returns the position in `said` where the words of a match begin, including adverbs before `at` that the
+        reading has left out."""
         while self.is_whole and at and self.text[at - 1] == " " != said[at - 1]:
             at -= 1
         return at
 
 
 def readings(said: str) -> Iterator[Reading]:
-    """Yields the statement first, and after each reading its denying clauses."""
+    """Yields the readings of a statement, the complete statement first. Readings of denied clauses follow the reading
+    that contains them."""
     for reading in _plain_readings(said):
         yield reading
         yield from _denials(reading)
@@ -128,8 +131,8 @@ def _blank(found: Any) -> str:
 
 
 def _plain_readings(said: str) -> Iterator[Reading]:
-    """Yields the statement and its clauses without a subject, which continue the clause before unless it names somebody
-    else."""
+    """Yields the statement and its clauses, without denials. A clause without a subject has the subject of the clause
+    before, unless that clause names somebody else."""
     text = said.translate(_PLAIN)
     text = _ADVERBS.sub(lambda found: found["who"].rjust(len(found.group())), text)
     yield Reading(text, is_whole=True)
@@ -172,7 +175,7 @@ def _clauses(text: str) -> Iterator[tuple[int, int]]:
 def _in_first_person(text: str, at: int, end: int, is_third: bool) -> str | None:
     """Returns the text from `at` on with "I" or 我 before it.
 
-    is_third: its verb has the form for he or she. None when there is no such verb, or no room.
+    is_third: the verb is in the form for he or she. Returns None if there is no such verb, or no room before `at`.
     """
     if regex.match(r"(?:\d{1,4}\s*)?\p{Han}", text, pos=at):
         return "我".rjust(at) + text[at:] if at else None

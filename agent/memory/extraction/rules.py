@@ -56,7 +56,7 @@ class InvalidRules(TurnlogError):
 
 
 class Rule(BaseModel):
-    """A rule: its table in the file.
+    """A rule, as it is written in a table of the file.
 
     en, zh: regular expressions (library `regex`); {{number}} stands for the part of that name in parts.toml; the group
     `value`, or else the first group, matches the value. content, dedupe_key: templates with {value} and the names of
@@ -138,7 +138,7 @@ def load_rules(own: Path | None = None) -> RuleSet:
 
 @cache
 def _code() -> str:
-    """Returns a hash of the modules that decide the content, the person and the form of a match."""
+    """Returns a hash of the source files that decide the result of a rule."""
     parts = [files(package) / f"{name}.py" for package, names in APPLIED_BY.items() for name in names]
     parts.append(files("turnlog.agent.memory.extraction") / "parts.toml")
     return hashlib.sha256(b"".join(part.read_bytes() for part in parts)).hexdigest()
@@ -203,7 +203,7 @@ def _compiled(where: str, key: str, table: Any) -> Compiled:
 
 @cache
 def parts() -> dict[str, str]:
-    """Returns the pattern for each {{name}}."""
+    """Returns the patterns of parts.toml by their names in double braces, such as {{number}}."""
     document = tomllib.loads((files("turnlog.agent.memory.extraction") / "parts.toml").read_text("utf-8"))
     found: dict[str, str] = {}
     for name, text in document.items():

@@ -1,4 +1,4 @@
-"""Shared by both stages of the extraction: converts results to memories and events to write. Pure."""
+"""Converts the results of both stages of the extraction to memories and events. Pure."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -31,8 +31,8 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The sequences from first to last that a stage has read. others: number of turns left out because somebody else
-    said them."""
+    """The sequences of the first and the last turn that a stage has read. others: number of turns left out because
+    somebody else said them."""
 
     first: int
     last: int
@@ -76,7 +76,7 @@ class Batch:
 
 
 def next_batch(turns: Sequence[Turn], limit: int, count: Callable[[str], int]) -> Batch:
-    """Returns the shortest prefix of the turns with `limit` tokens of the user's own text, or all turns."""
+    """Returns the shortest prefix of the turns with at least `limit` tokens of the user's own text, or all turns."""
     tokens = 0
     for number, turn in enumerate(turns, 1):
         tokens += min(limit, count(model_text(turn)[: limit * 8]))

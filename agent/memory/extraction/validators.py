@@ -1,4 +1,4 @@
-"""Validators that rules name: each returns why a value is refused, or None. Pure."""
+"""Validators for extraction rules: each returns the reason why a value is refused, or None. Pure."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ Validator = Callable[..., str | None]
 _EMAIL = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+", re.ASCII)
 _CJK = re.compile(r"[\u3400-\u9fff]")
 _WORDS = re.compile(r"[\u3400-\u9fff]|[^\W\u3400-\u9fff]+(?:['’.\-][^\W\u3400-\u9fff]+)*")
-# The most common Chinese surnames, and the compound ones.
+# The most common Chinese surnames of one character; compound surnames are below.
 _SURNAMES = frozenset(
     "王李张刘陈杨赵黄周吴徐孙胡朱高林何郭马罗梁宋郑谢韩唐冯于董萧程曹袁邓许傅沈曾彭吕苏卢蒋蔡贾丁魏薛叶阎余潘杜戴夏钟汪田任姜范方"
     "石姚谭廖邹熊金陆郝孔白崔康毛邱秦江史顾侯邵孟龙万段雷钱汤尹黎易常武乔贺赖龚文庞樊兰殷施陶洪翟安颜倪严牛温芦季俞章鲁葛伍韦申尤毕聂"
@@ -86,7 +86,7 @@ def lacks(value: str, *, pattern: str) -> str | None:
 
 
 def statement(value: str) -> str | None:
-    """Refuses questions, values that point to another sentence ("these kids"), and those without an end ("use the")."""
+    """Refuses questions, values that refer to another sentence ("these kids"), and unfinished values ("use the")."""
     if _UNFINISHED.search(value):
         return "is not finished"
     if _POINTS_BACK.search(value):
@@ -100,7 +100,8 @@ def statement(value: str) -> str | None:
 
 
 def person_name(value: str, *, surname: bool = True) -> str | None:
-    """Checks for one to four capitalised words, or two to four Chinese characters. surname: the first must be one."""
+    """Accepts one to four capitalised words, or a Chinese name of up to four characters (eight with "·"). surname: a
+    Chinese name must begin with a known surname."""
     if _CJK.search(value):
         return _chinese_name(value, surname)
     parts = value.split()
@@ -122,7 +123,7 @@ def _chinese_name(value: str, surname: bool) -> str | None:
 
 
 def no_common_word(value: str) -> str | None:
-    """Refuses Chinese words that begin like a name: 左撇子, 高血压, 单亲妈妈."""
+    """Refuses Chinese words that begin with a surname but are not names: 左撇子, 高血压, 单亲妈妈."""
     if not _CJK.search(value) or "·" in value:
         return None
     first, *rest = rjieba.tag(value)
@@ -140,8 +141,8 @@ _DURATION_ZH = re.compile(
 
 
 def place(value: str) -> str | None:
-    """Checks for a Chinese name, or one with a capital letter: Lyon, a small town near Lyon. A duration such as 两晚 is
-    refused."""
+    """Accepts 2 to 15 Chinese characters, or up to 9 words of which one begins with a capital letter ("a small town
+    near Lyon"). Refuses a duration such as 两晚."""
     if _DURATION_ZH.match(value):
         return "a duration"
     if _CJK.search(value):
