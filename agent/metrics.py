@@ -2,7 +2,7 @@
 
 No label names a thread, a user, a tenant or anything else that a client or a model may choose, because their number is
 unbounded. An application that embeds turnlog and serves its own /metrics serves these metrics too; `served` is for a
-process without a server. docs/operation.md lists the metrics; a test compares.
+process without a server. docs/operation.md lists the metrics; a test compares the two lists.
 """
 
 import contextlib

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 logger = logging.getLogger("turnlog.files")
-# Others keep the right to search the folder, because Postgres and nats-server run as another user if root starts them.
+# Rights to a folder that other users must not have. They may search it (x), because Postgres and nats-server run as
+# another user if root starts them.
 OTHERS = 0o066
 
 

@@ -65,7 +65,8 @@ class Breaker:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._name, self._limit, self._open_s, self._trials, self._clock = name, failures, open_s, trials, clock
-        self._circuits: dict[str | None, _Circuit] = {}  # None: the common circuit; only circuits with failures
+        # By asker; None is the common circuit. Only circuits with failures are kept.
+        self._circuits: dict[str | None, _Circuit] = {}
         self._running = 0
         self.on_change: Callable[[bool], None] | None = None  # called when the common circuit opens (True) or closes
         # Called with the asker after a failure (True), and after a success that ends failures (False).

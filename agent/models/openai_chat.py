@@ -116,8 +116,8 @@ class OpenAIChat:
         answer = Answer(time.perf_counter())
         within_s = min((at - _now() for at in (request.ends_at, request.text_by) if at is not None), default=math.inf)
         if self._background and self._lane is not None:
-            # Requested as a stream, because llama.cpp notices at once when the client of a stream leaves; otherwise it
-            # would finish the answer.
+            # Requested as a stream, because llama.cpp notices at once when the client of a stream disconnects;
+            # otherwise it would finish the answer.
             ends_at = _now() + (self._resilient.timeout_s if within_s == math.inf else within_s)
             async with aclosing(self._pieces(request, answer, ends_at)) as pieces:
                 async for _ in pieces:
