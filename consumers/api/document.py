@@ -105,8 +105,7 @@ def _name_problems(response: dict[str, Any]) -> None:
 
 
 def _links(document: dict[str, Any], path: str, response: dict[str, Any]) -> dict[str, Any]:
-    """Returns links from the object that a POST created to every operation on it, by operation id (OpenAPI 3.1, Link
-    Object)."""
+    """Returns links to all operations on the object that a POST creates, by operation id (OpenAPI 3.1, Link Object)."""
     schema = response["content"]["application/json"]["schema"].get("$ref", "").rpartition("/")[2]
     fields = document["components"]["schemas"].get(schema, {}).get("properties", {})
     links: dict[str, Any] = {}

@@ -1,7 +1,7 @@
-"""Ids in paths: a slash that a client percent-encoded is part of an id, not a separator between parts.
+"""Lets ids in paths contain slashes: a percent-encoded slash is part of an id, not a separator between parts.
 
-Servers decode a path before it is routed, so that both look the same. Here each part is decoded separately, with its
-slashes escaped, so that the parameters of routes are what the client meant.
+ASGI servers decode a path before it is routed, so that both kinds of slashes look the same. The middleware here decodes
+each part separately and escapes its slashes, so that the parameters of routes are the ids that the client sent.
 """
 
 from typing import Any

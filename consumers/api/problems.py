@@ -249,7 +249,7 @@ def add_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        """Returns which fields are wrong. The caller's input is not repeated, because it may contain secrets."""
+        """Returns a problem that names the wrong fields, without the caller's input, which may contain secrets."""
         errors = [
             {"where": list(wrong["loc"]), "message": _why(wrong, request.scope["route"])} for wrong in error.errors()
         ]
@@ -291,7 +291,8 @@ def not_json(error: RequestValidationError) -> str | None:
 
 
 def _allowed(request: Request) -> dict[str, str]:
-    """Returns the methods of all routes with this path (RFC 9110, 10.2.1); the router knows only those of the first."""
+    """Returns the Allow header with the methods of all routes for this path (RFC 9110, 10.2.1); the router would only
+    name those of the first route."""
     asked = [dict(request.scope) | {"method": method} for method in METHODS]
     routes = request.app.routes
     taken = [scope["method"] for scope in asked if any(route.matches(scope)[0] is Match.FULL for route in routes)]

@@ -70,7 +70,7 @@ def wrapped(text: str, width: int | None, indent: str = "") -> Iterator[str]:
 
 
 def minute(at: datetime) -> str:
-    """Returns the time to the minute, with its offset from UTC where it has one; "undated" where it is unknown."""
+    """Returns the time to the minute, with its offset from UTC if it has one; "undated" if the time is unknown."""
     return "undated" if is_undated(at) else at.isoformat(" ", "minutes").removesuffix("+00:00")
 
 
@@ -98,7 +98,7 @@ err = Words(stderr=True, highlight=False)
 
 
 def check_given(kind: str, value: str | None) -> None:
-    """Raises InvalidToken for a user or thread id that is given and is not valid."""
+    """Raises InvalidToken if a user or thread id is given and is not valid."""
     if value is not None:
         check_id(kind, value)
 
@@ -125,7 +125,7 @@ def emit(document: Any) -> None:
 
 
 def check_known(kind: str, value: str | None, known: Iterable[str]) -> None:
-    """Raises BadOption for a value that is given but not among those known."""
+    """Raises BadOption if a value is given and is not one of `known`."""
     if value is not None and value not in known:
         raise BadOption(f"there is no {kind} {value!r}; there are {', '.join(known)}")
 

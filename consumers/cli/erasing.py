@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from turnlog.agent.privacy.erasure.erasure_receipt import Receipt
 
 MOST_NAMED, MOST_THREADS = 20, 5
-# What a person can do about a find, by the beginning of the place's name.
+# Advice for strings that the search found, by the beginning of the name of the place.
 TO_DO = {
     "table ": "a table: `turnlog redact` strikes words of other people's turns, `turnlog forget` their memories",
     "rows left": "rows left: `turnlog rebuild --all` makes the tables again",

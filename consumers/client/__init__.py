@@ -36,7 +36,7 @@ __all__ = [
     "wrap",
 ]
 
-# Loaded at first use: the packages below this one are imported through it.
+# Loaded at first use, because importing any subpackage of turnlog imports this module first.
 _WHERE = {
     "Context": "turnlog._thread",
     "Memory": "turnlog._memory",

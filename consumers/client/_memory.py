@@ -167,7 +167,8 @@ class Memory(LoopBound):
             await asyncio.sleep(LOOK_AGAIN_S)
 
     async def preferences(self, user: str) -> UserPreferences:
-        """Returns how the user wants to be answered: preferences set by hand, otherwise what they last said."""
+        """Returns how the user wants to be answered: each preference as set by hand, otherwise as the user last said
+        it."""
         return await preferences.show_preferences(self.runtime, self.tenant, user)
 
     async def set_preferences(self, user: str, *, clear: Sequence[str] = (), **values: Any) -> UserPreferences:

@@ -80,13 +80,13 @@ def open(
     """Opens turnlog: `async with turnlog.open() as memory`, or `with` for the same methods without asyncio.
 
     Settings come from the environment and `.env`; arguments override them. OPENAI_API_KEY and OpenAI's other variables,
-    which the program may have for itself, are used only if `model`, `api_key` or `api_base_url` is given, or
-    TURNLOG_MODEL, API_KEY or API_BASE_URL is set. nats_url, database_url: running servers; without them, embedded ones
-    are started under `home` (TURNLOG_HOME) and shared by all processes with the same home. tenant: whose data it is.
-    roles: what this process does besides serving calls: "projectors" fill the read models, "reactors" summarise, tag,
-    embed and extract memories, "agent" answers `Thread.ask`. If `turnlog up` or a worker plays these roles too,
-    projectors stand by and the others share the work; pass roles=() to leave all work to them. settings: any other
-    setting by its name in turnlog.agent.settings, such as model="gpt-4o" or api_key="…".
+    which may be meant for another part of the program, are used only if `model`, `api_key` or `api_base_url` is given,
+    or TURNLOG_MODEL, API_KEY or API_BASE_URL is set. nats_url, database_url: running servers; without them, embedded
+    ones are started under `home` (TURNLOG_HOME) and shared by all processes with the same home. tenant: the tenant
+    whose data is used. roles: what this process does besides serving calls: "projectors" fill the read models,
+    "reactors" summarise, tag, embed and extract memories, "agent" answers `Thread.ask`. If `turnlog up` or a worker
+    plays these roles too, projectors stand by and the other roles share the work; pass roles=() to leave all work to
+    them. settings: any other setting by its name in turnlog.agent.settings, such as model="gpt-4o" or api_key="…".
 
     Raises InvalidSetting here, and DatabaseUnavailable, LogUnavailable or InvalidToken when the block begins.
     """

@@ -98,8 +98,9 @@ class Context:
 
 
 class Thread(LoopBound):
-    """A conversation of a tenant; `Memory.thread` makes it. user: who speaks, for turns, memories and answers. If the
-    conversation with this id is another user's, the id means this user's own conversation of that name.
+    """A conversation of a tenant; `Memory.thread` makes it. user: the user who speaks in it, for turns, memories and
+    answers. If a conversation with this id belongs to another user, the id means this user's own conversation of that
+    name.
 
     Nothing is stored before the first turn. Every read waits until this program's appends are in the read models.
     """

@@ -29,12 +29,12 @@ def wrap(
     user: str | None = None,
     tokens: int | None = None,
 ) -> Client:
-    """Returns the client with a memory: `client.chat.completions.create(...)` gets the thread's context before the new
-    messages and the thread gets the new messages and the answer, streamed or not, with its receipt.
+    """Returns the client with a memory: `client.chat.completions.create(...)` sends the thread's context before the new
+    messages, and stores the new messages and the answer, streamed or not, with its receipt in the thread.
 
-    client: an openai.AsyncOpenAI with the memory of `async with turnlog.open()`, or an openai.OpenAI with that of
-    `with`. Everything else about it is unchanged. tokens: maximum tokens of all messages, by default the model's
-    window.
+    client: an openai.AsyncOpenAI with the memory of `async with turnlog.open()`, or an openai.OpenAI with the memory of
+    `with`. Everything else about the client is unchanged. tokens: maximum tokens of all messages, by default the
+    model's window.
 
     messages: only those that the thread lacks at its end are stored, so a caller may send only the new message or the
     whole history each time. Leading system messages are sent but not stored. A failed request leaves the user's message
@@ -147,7 +147,7 @@ class AsyncRecorded(_Changed):
         except StopAsyncIteration:
             await self._exchange.end()
             raise
-        except asyncio.CancelledError:  # the caller's scope would also cancel each further wait
+        except asyncio.CancelledError:  # does not wait, because the caller's cancel scope would cancel every wait
             self._exchange.leave(self._original.close)
             raise
         except BaseException:

@@ -54,8 +54,8 @@ from turnlog.projectors.models.operations.agents import AgentRow
 
 logger = logging.getLogger("turnlog.consumers")
 SOURCE = "turnlog/agent"
-# Errors that end a request: the model's client has retried as long as time allowed, and the person is told and may ask
-# again.
+# Errors that end a request: the model's client has already retried for as long as allowed. The person is told and may
+# ask again.
 FINAL = (
     ModelError,
     AnswerCancelled,
@@ -347,11 +347,11 @@ class AgentConsumer:
             logger.warning("could not record access to %d memories: %s", len(read), error)
 
     async def _failed(self, request: Event, progress: Progress, error: TurnlogError, run_end: Sequence[Event]) -> None:
-        """Tells the asker about the failure, and records it in one batch with the end of the run; a failure ends the
-        request.
+        """Tells the asker about the failure, and records it in one batch with `run_end`, the events that end a team's
+        run.
 
-        If only the end of the run were on the log, the request would be answered again, and the batch of the answer
-        would repeat the ids of these events.
+        The failure ends the request. If only `run_end` were on the log, the request would be answered again, and the
+        answer's batch would contain events with the same ids.
         """
         wait_s = getattr(error, "retry_after_s", None)
         await progress.tell("error", str(error), True, code=error.code, retry_after_s=wait_s)

@@ -36,7 +36,7 @@ logger = logging.getLogger("turnlog.consumers")
 FETCH, FETCH_BODIES = 200, 50
 PAUSE_S = 1.0  # equals the timeout of a fetch, so that an empty fetch is repeated at once
 FETCH_ROUND_S = 15.0  # after this time without a fetch the subscriptions are recreated
-INBOX_ROUND_S = 150.0  # because work may wait for projectors for up to a minute
+INBOX_ROUND_S = 150.0  # long, because work may wait for projectors for up to a minute
 
 
 class _WatchedJetStream(JetStreamContext):
@@ -257,5 +257,5 @@ async def _look_after(durable: Durable, beat: Heartbeat) -> None:
 
 
 async def _whole_message(message: NatsMessage) -> NatsMessage:
-    """Returns the message unchanged, because handlers get no injected values."""
+    """A decoder for FastStream that decodes nothing: the handler gets the whole message."""
     return message

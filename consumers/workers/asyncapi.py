@@ -29,7 +29,7 @@ from turnlog.events.contracts.base import Frozen, Moment
 from turnlog.events.subjects import PROGRESS_PREFIX, PUBLISHED, STORED_PREFIX, type_filter
 
 Document = dict[str, Any]
-_LITERAL: Any = Literal  # for values that are known only at run time
+_LITERAL: Any = Literal  # untyped, because its values are known only at run time
 PARAMETERS = {
     "tenant": "1 to 64 of letters, digits, '_' and '-'",
     "thread": (

@@ -216,7 +216,7 @@ async def parts(caller: Reader) -> Health:
 async def _ask(
     question: AgentRequest, thread: str | None, agent: str | None, caller: Principal, write_id: UUID, request: Request
 ) -> AnswerUnderWay:
-    """Appends the question. From here on, errors of the request carry a message for people."""
+    """Appends the question. From now on, errors of the request have a message for people in the question's language."""
     request.state.locale = question.locale
     return await ask_agent(request, caller, thread or str(write_id), question.message, write_id, agent=agent)
 

@@ -126,7 +126,7 @@ def _items(markers: Iterable[Marker], turns: Mapping[str, Said]) -> list[Item]:
 
 
 async def _lists_and_turns(conn: Connection, tenant: str, thread: str, lists: list[str], count: int) -> Fetched:
-    """Reads lists and turns in one round trip. count: the number of turns referred to; a few more are read."""
+    """Reads lists and turns in one round trip. count: how many turns the lists refer to; a few more are read."""
     named = {"tenant": tenant, "thread": thread, "lists": lists, "count": count + SPARE_TURNS}
     list_sql, turn_sql = lists_and_turns("SELECT unnest(%(lists)s::text[])", "%(count)s")
     async with conn.pipeline():

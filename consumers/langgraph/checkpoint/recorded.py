@@ -57,7 +57,7 @@ class RecordedMessages:
         return bool(self._raw)
 
     def adopt(self, items: Iterable[Item], *, written: bool) -> None:
-        """Stores items read from the tables, so that their turns are not recorded again. written: whether they come
+        """Remembers items read from the tables, so that their turns are not recorded again. written: True if they come
         from tasks' writes."""
         for item in items:
             if (message_id := item.marker.get("id")) is not None:
@@ -66,8 +66,8 @@ class RecordedMessages:
                 self._raw[item.marker["turn"]] = item
 
     def made(self, pairs: Iterable[tuple[Item | None, Any]]) -> None:
-        """Stores the values that a reader got for the items, so that a message without an id is recognised by its
-        object."""
+        """Remembers which message object a reader got for each item, so that a message without an id is recognised by
+        its object."""
         for item, value in pairs:
             if item is not None and "id" not in item.marker and isinstance(value, BaseMessage) and value.id is None:
                 self._remember(value, item)
@@ -107,7 +107,7 @@ class RecordedMessages:
 
     @staticmethod
     def _turn_id(known: Iterable[Item], turn: TurnRecorded | None, codec: Codec) -> str | None:
-        """Returns the turn of an item with the same content and another marker."""
+        """Returns the event id of the turn of a known item with the same role and content; None if there is none."""
         if turn is None:
             return None
         for item in known:

@@ -76,12 +76,12 @@ STRATEGIES = ("keep_latest", "delete")
 class TurnlogSaver(BaseCheckpointSaver[str]):
     """LangGraph's BaseCheckpointSaver over a Log and a pool of connections, for one tenant.
 
-    Make it inside a running event loop; its async methods may be awaited in any. Something must run the projectors
-    (`turnlog up`, or `TurnlogSaver.open`).
+    Make it inside a running event loop; its async methods may be awaited in any event loop. The projectors must run
+    somewhere: in `turnlog up`, or by `TurnlogSaver.open`.
     allowed: types, as classes or (module, name), that may also be created from unsigned values, besides those that
     LangGraph's serializer considers safe. Values of other types are signed with the log's signer, and read if the
-    signature matches. prune: a run begins without the messages that turnlog pruned from the conversation, so that its
-    next checkpoint lacks them, as after a RemoveMessage. The reactors of `turnlog up` prune by
+    signature matches. prune: True begins runs without the messages that turnlog pruned from the conversation, so that
+    the next checkpoint lacks them, as after a RemoveMessage. The reactors of `turnlog up` prune by
     MEMORY_MAX_MESSAGES_PER_THREAD. config["configurable"]["user_id"]: the owner of a thread's data. held_threads: how
     many threads are held in memory. With an EncryptedSerializer nothing is stored unencrypted, so no turns are
     recorded.

@@ -20,7 +20,7 @@ MAX_NODES = 5_000
 
 
 class Typed(NamedTuple):
-    """A value that only the serializer writes, without message items."""
+    """A value as bytes of the serializer, without references to messages."""
 
     encoding: str
     data: bytes

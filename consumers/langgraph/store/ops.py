@@ -58,7 +58,7 @@ Plan = Key | Write | Search | NamespaceListing
 
 @dataclass(frozen=True, slots=True)
 class Planner:
-    """Checks operations and plans them. paths: of the texts to embed; model: None if nothing is embedded."""
+    """Checks operations and plans them. paths: the paths of texts to embed. model: None if nothing is embedded."""
 
     tenant: str
     model: str | None

@@ -110,8 +110,8 @@ class TurnlogStore(BaseStore):
 
     index: what is embedded, and by which embedder, as LangGraph's IndexConfig (with `model`, see StoreIndexConfig);
     None: the whole value, by the embedder of turnlog's settings, which needs no key; False: nothing, and `query` is
-    ignored. Make it inside a running event loop; something must run the projectors (`turnlog up`, or
-    `TurnlogStore.open`).
+    ignored. Make it inside a running event loop. The projectors must run somewhere: in `turnlog up`, or by
+    `TurnlogStore.open`.
 
     If the embedder is unavailable, items are stored without vectors, searches return the newest items first without
     scores (`degraded` says why), and `areindex` later embeds the missing texts. TTL is not supported, because every

@@ -33,7 +33,7 @@ from turnlog.projectors.models.memories.extraction_lookup import behind, users_b
 
 logger = logging.getLogger("turnlog.consumers")
 READS = ("messages", "thread_activity")
-# the pause after each failure of the model; after one more failure the model's part is given up
+# The pause after each failure of the model. After one more failure, the extraction by the model is given up.
 PAUSES_S = (30.0, 120.0, 600.0, 3_600.0, 10_800.0)
 BREAKER_S = 30.0
 POLL_S, RESCAN_S = 1.0, 600.0

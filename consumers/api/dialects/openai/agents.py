@@ -70,7 +70,7 @@ async def complete_by_agent(
     """Yields the pieces of an agent's answer, as `complete` does for a model. The last message is the question.
 
     Earlier messages that the conversation lacks are stored before it. The agent has its own prompt and tools, so the
-    client's system messages are left out. Raises Unusable, and what `ask` and `complete` raise.
+    client's system messages are left out. Raises Unusable, and the errors of `ask` and `complete`.
     """
     if wanted.chat.tools:
         raise Unusable("tools", f"the agent {agent!r} has tools of its own; send no tools, or name a model")
@@ -115,7 +115,7 @@ class _Steps:
         self._thought = ""
 
     def said(self, piece: Shown | QuestionStored | Answered) -> list[str]:
-        """Returns the lines to show now."""
+        """Returns the lines that describe this piece; those of a plan come with its first step."""
         match piece:
             case PlanShown(agent=agent, thought=thought):
                 self._thought = f"{agent}: {thought}" if thought.strip() else ""

@@ -173,8 +173,8 @@ async def start(
     """Begins an answer with this id, and returns it once its question is stored.
 
     A stored question is answered even if the client disconnects; if its library retries the request, it gets that
-    answer. A task of the client itself is answered but not stored, unless the request asks for it. Raises what
-    `complete` raises before it calls the model.
+    answer. A task of the client itself is answered but not stored, unless the request asks for it. Raises the errors
+    that `complete` raises before it calls the model.
     """
     if wanted.memory == "full" and headers.memory is None and is_client_task(wanted.messages, headers.task):
         wanted = replace(wanted, memory="read", is_task=True)
