@@ -33,14 +33,14 @@ class Parked:
 async def parked_places(
     conn: Connection, names: Iterable[str], build: str, partition: int, asked: Collection[Place]
 ) -> dict[str, set[Place]]:
-    """Returns, for each projection, which of the (tenant, thread token) pairs in `asked` have events that must wait."""
+    """Returns, for each projection, the (tenant, thread token) pairs in `asked` whose new events must wait."""
     return await places(await ask_places(conn, build, partition, asked), names)
 
 
 async def ask_places(conn: Connection, build: str, partition: int, asked: Collection[Place]) -> AsyncCursor[TupleRow]:
     """Sends the query of `parked_places`; the other statements of a pipeline need not wait for its result.
 
-    It is a separate statement after the lock, because a statement that takes the lock does not see events that were
+    It must follow the statement that locks the positions, because that statement itself does not see events that were
     parked while it waited. It reads only poison events of these threads, because the other parked events may be very
     many.
     """

@@ -1,7 +1,7 @@
 """Row-level security keeps tenants apart a second time, in addition to the tenant condition in every query.
 
 A connection with the role ROLE sees the rows of the tenant in its setting SETTING, and none without the setting. The
-owner of the tables is not subject to the policies: projectors, rebuilds, jobs and the command line.
+policies do not apply to the owner of the tables, as whom projectors, rebuilds, jobs and the command line connect.
 """
 
 from turnlog.events.errors import TurnlogError

@@ -157,8 +157,8 @@ def _simple(word: str) -> str:
 
 
 def _chinese(run: str) -> tuple[str, ...]:
-    """Returns words and the words within them, and pairs of characters if the dictionary contains no word. All terms
-    are in simplified characters, so that 电商 finds 電商.
+    """Returns words and the words within them; where the dictionary has no word, characters and pairs of characters.
+    All terms are in simplified characters, so that 电商 finds 電商.
 
     The pairs are for names and for Japanese: 曼婷 finds 张曼婷, タワー finds 東京タワー.
     `5月` becomes the term of `May`.

@@ -23,7 +23,7 @@ Place = tuple[str, str]
 
 
 class NotPerThread(TurnlogError):
-    """The projection sums over threads, so a single thread cannot be removed from it."""
+    """The projection sums over threads, so a single thread cannot be rebuilt alone."""
 
     code = "not-per-thread"
 

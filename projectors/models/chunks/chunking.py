@@ -36,8 +36,8 @@ _WIDE = re.compile("[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U00020
 
 
 def estimated_tokens(text: str) -> float:
-    """Estimates tokens without a tokenizer: one per wide character, one per four others. The estimates of a text's
-    parts add up to that of the text."""
+    """Estimates tokens without a tokenizer: one per wide character, and one per four other characters. The estimates of
+    a text's parts add up to the estimate of the text."""
     wide = 0 if text.isascii() else len(_WIDE.findall(text))
     return wide + (len(text) - wide) / 4
 
@@ -164,7 +164,7 @@ def _index_text(event: Event, speaker: str, text: str) -> str:
 
 
 def fold(found: Iterable[Chunk]) -> list[Chunk]:
-    """Combines chunks with equal ids into one chunk with their first turns, as the upsert does with stored rows."""
+    """Combines chunks with equal ids into one with up to MAX_TURNS turns, as the upsert does with stored rows."""
     by_id: dict[str, Chunk] = {}
     for chunk in found:
         first = by_id.get(chunk.id)

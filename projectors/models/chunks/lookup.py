@@ -63,8 +63,8 @@ class Scope:
 
     @property
     def turns(self) -> str:
-        """Returns SQL for the number of turns of a row `v` in the scope before %(until)s; turns of a parent after the
-        fork do not count."""
+        """Returns SQL for the number of turns of a row `v` that are in the scope and before %(until)s. Turns of a
+        parent after the fork do not count."""
         last = f"least(%(until)s::bigint - 1, {_THROUGH})" if self.parents else "%(until)s::bigint - 1"
         return f"width_bucket({last}, v.seqs)"
 
@@ -155,9 +155,9 @@ class ChunkRow:
 async def chunks_beyond(
     conn: Connection, scope: Scope, model: str | None, known: KnownChunks
 ) -> tuple[Stamp, list[ChunkRow]]:
-    """Returns the stamp of a scope before `known.until` and the chunks that are new, were said again or got a vector
-    since, from one snapshot. Returns no chunks if the scope is large or the stamp is the known one. Chunks that were
-    deleted or tagged since show only in the stamp."""
+    """Returns, from one snapshot, the stamp of a scope before `known.until`, and the chunks that are new, were repeated
+    or got a vector since `known` was read. Returns no chunks if the scope is large or the stamp equals known.stamp.
+    Chunks that were deleted or tagged since then change only the stamp."""
     counts = f"""count(*) FILTER (WHERE earlier) AS chunks,
         count(*) FILTER (WHERE earlier AND embedding_model = %(model)s) AS embedded,
         coalesce(max(seq) FILTER (WHERE earlier), 0) AS last_seq, coalesce(sum(turns), 0)::bigint AS turns,

@@ -89,8 +89,8 @@ memory_episodes = thread_table(
     sa.Column("created_at", timestamptz(), nullable=False),
 )
 
-# An answer often comes in a later batch than its question, and a search through the thread's turns would take longer
-# with each turn.
+# The last question of each thread, because its answer often comes in a later batch. Searching the thread's turns for
+# the question would take longer with each turn.
 last_questions = thread_table(
     "last_questions",
     sa.Column("seq", sa.BigInteger, nullable=False, comment="the user's last turn with text"),

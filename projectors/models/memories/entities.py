@@ -35,7 +35,7 @@ _FORGOTTEN = """EXISTS (SELECT FROM forgotten_turns f WHERE f.tenant = %(tenant)
   AND f.event_id = (s ->> 'event_id')::uuid)"""
 
 # An entity that only forgotten turns mention is ignored; if other turns mention it too, it is stored without
-# description and data.
+# description, attributes and relations.
 FOUND = f"""
 WITH given AS (SELECT s, n, (s ->> 'said_at')::timestamptz AS said_at, NOT {_FORGOTTEN} AS stays
   FROM jsonb_array_elements(%(sources)s::jsonb) WITH ORDINALITY AS x (s, n)),

@@ -125,7 +125,8 @@ async def valid_memories(
 async def memories_for_any_question(
     conn: Connection, tenant: str, thread: str, at: datetime, few: int, most_on_health: int = 10
 ) -> list[StoredMemory]:
-    """Returns all valid memories if there are at most `few`, else only those about health; most recently said first."""
+    """Returns all valid memories if there are at most `few`, else up to `most_on_health` about health; most recently
+    said first."""
     held = f"{IN_THREAD} AND {VALID_AT} AND m.status = 'valid'"
     accepted = "m.closed_reason IS DISTINCT FROM 'rejected'"
     are_few = (

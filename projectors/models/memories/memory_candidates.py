@@ -255,8 +255,8 @@ def _cosine(rows: SearchScope, asked: MemoryQuery) -> str:
 
 
 def _spellings(names: Iterable[str]) -> list[str]:
-    """Returns the spellings that memories may use for these names: an entity has its first spelling, a memory that of
-    its turn."""
+    """Returns the spellings that memories may use for these names. An entity keeps its first spelling, but a memory has
+    the spelling of its turn."""
     forms = {form for name in names for form in (name, name_key(name))}
     return sorted(forms | {form.title() for form in forms} | {form.upper() for form in forms})
 

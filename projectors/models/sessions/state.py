@@ -40,13 +40,14 @@ HANDLES = REMOVALS | {
 
 @dataclass(frozen=True, slots=True)
 class SessionState:
-    """One session. seq: the sequence of the last applied event. created_seq: the sequence of the last reset.
+    """One session. seq: the sequence of the last applied event. created_seq: turns after this sequence belong to the
+    session.
 
     covered_seq: the last sequence that the summary covers; equals created_seq without a summary.
     segment: the turns of the current segment, oldest first: the turns after covered_seq in mode SUMMARY_N, else all
-    turns. segment_complete: False if the segment begins before the turns that are loaded, so that it must be read
-    again. shared_seq: turns of the segment up to this sequence belong to the threads that this thread was forked from;
-    0: none do.
+    turns of the session. segment_complete: False if the segment begins before the turns that are loaded, so that it
+    must be read again. shared_seq: turns of the segment up to this sequence belong to the threads that this thread was
+    forked from; 0: none do.
     """
 
     tenant: str
