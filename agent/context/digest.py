@@ -65,7 +65,8 @@ def _digest(summary: str, topics: tuple[str, ...], cut: bool, counter: TokenCoun
 
 
 def _fitting_topics(topics: tuple[str, ...], limit: int, counter: TokenCounter) -> tuple[str, ...]:
-    """Returns as many of the first topics as fit into `limit` tokens with their frame, by a binary search."""
+    """Returns as many of the first topics as fit into `limit` tokens together with the text around them, by a binary
+    search."""
     low, high = 0, len(topics)
     while low < high:
         middle = (low + high + 1) // 2

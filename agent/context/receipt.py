@@ -120,7 +120,8 @@ class Context:
 
 
 def receipt_tier(tier: Tier, summary_seq: int | None, topics: Sequence[str], place: Mapping[int, int]) -> ReceiptTier:
-    """Returns the tier in the form of receipts; tier 1 has its sources instead of turns. place: as in `spans_of`."""
+    """Returns the tier in the form of receipts. Tier 1 has the sequence of the summary and the topics instead of turns.
+    place: as in `spans_of`."""
     if tier.tier == "1":
         return ReceiptTier(tier="1", tokens=tier.tokens, summary_seq=summary_seq, topics=tuple(topics))
     return ReceiptTier(tier=tier.tier, tokens=tier.tokens, turns=TurnSpans.of((i.seq for i in tier.items), place))

@@ -158,7 +158,7 @@ async def remember(
 
 
 async def edit_memory(runtime: Runtime, tenant: str, user: str, given: str, content: str) -> Edited:
-    """Replaces a memory by a new version; the previous version stays in the history.
+    """Replaces a memory with a new version; the previous version stays in the history.
 
     Raises InvalidToken, NotFound, AmbiguousMemory, InvalidMemory, MemoryNotInUse.
     """

@@ -2,7 +2,7 @@
 then promoted or dropped.
 
 The shadow is a separate memory thread, written by the same code and projected by the same projector, so that it shows
-what would be remembered after all conflicts are decided. A model call that was paid for once is answered from the
+what would be remembered after all conflicts are decided. A model call that was made before is answered from the
 cache; a rebuild of the read models makes no model calls.
 """
 

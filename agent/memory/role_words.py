@@ -5,7 +5,7 @@ from functools import cache
 
 from turnlog.projectors.models.terms import terms
 
-# English word: other words for it, in both languages. The first Chinese one names the entity in Chinese.
+# Roles in English, each with other words for it in both languages. The first Chinese word names the entity in Chinese.
 ROLES = {
     "parent": "parents 父母 爸妈",
     "mother": "mom mum mommy mama 妈妈 母亲 老妈 妈",

@@ -68,8 +68,8 @@ async def relevant_turns(
     """Returns the turns of the k most relevant episodes, for a context. recall: must be used only for this search,
     because its `evidence` is read afterwards.
 
-    recent: number of newest messages to exclude, because a context shows them anyway and their nearness to the question
-    would raise their score. asked_seq: sequence of the question if it is on the log already.
+    recent: number of newest messages to exclude: a context contains them anyway, and they would get higher scores
+    because they are near the question. asked_seq: sequence of the question if it is on the log already.
     """
     if scope.thread is None or k < 1:
         return Relevant(query)

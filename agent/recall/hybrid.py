@@ -53,7 +53,7 @@ async def hybrid_history(
     top_k: int = TOP_K,
     before_seq: int | None = None,
 ) -> HybridHistory:
-    """Returns the last `recent_turns` turns and the `top_k` most relevant episodes before them; 0 leaves either out.
+    """Returns the last `recent_turns` turns and the `top_k` most relevant episodes before them; both may be 0.
 
     A turn here is a user's question with everything up to its answer. query: if it is blank, no episode is recalled.
     before_seq: sequence of the question if it is on the log already; the history ends before it. Only the newest and

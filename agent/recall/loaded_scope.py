@@ -47,7 +47,8 @@ class LoadedScope:
         return self.index.count + (0 if self.index.vectors is None else 2 * self.index.vectors.shape[1])
 
     def stamp(self, until: int = END) -> Stamp:
-        """Returns the stamp of the chunks whose first turn is before a sequence."""
+        """Returns the counts of the chunks whose first turn is before the sequence `until`, to compare with the
+        database."""
         counts = self.counts[self.counts[:, 0] < until]
         later = np.flatnonzero((self.counts[:, 0] < until) & (self.counts[:, 1] >= until)).tolist()
         without = sum(len(seqs) - bisect_left(seqs, until) for seqs in ((self.chunks or ())[n].seqs for n in later))

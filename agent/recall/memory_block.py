@@ -91,7 +91,7 @@ def memory_text(memory: Remembered, counter: TokenCounter) -> str:
 
 
 def known_lines(found: RetrievalContext, counter: TokenCounter) -> KnownOfUser:
-    """Returns the lines of a context that are not memories, without preferences that are among the memories."""
+    """Returns the preferences and entities of a context as lines, without preferences that are shown as memories."""
     shown = {one.content for one in found.shown}
     preferences = (line for line in found.preferences.lines() if line not in shown)
     return KnownOfUser(
@@ -118,7 +118,8 @@ def memory_block(
 
 
 def same_block(memories: Sequence[Remembered], counter: TokenCounter, known: KnownOfUser | None = None) -> MemoryBlock:
-    """Returns the block of exactly these memories, preferences and entities; if there are none, it has no message."""
+    """Returns the block of exactly these memories, preferences and entities; if there are none, a block without a
+    message."""
     if not memories and not (known and (known.preferences or known.entities)):
         return MemoryBlock()
     lines = [memory_line(memory, counter) for memory in memories]

@@ -162,9 +162,9 @@ class ScopeStatistics:
     """Statistics of all chunks of a scope, exact or estimated from a random sample.
 
     size: number of chunks. length: mean number of terms in the chunks of people, for BM25, or in all chunks if only an
-    assistant speaks. The mean of all chunks, half of which are long answers of an assistant, would be too high for them
-    to count as long. frequency: term → number of chunks with it, estimated from a sample (a missing term counts as 1).
-    Empty if the index has all chunks and can count them.
+    assistant speaks. The mean of all chunks, half of which are long answers of an assistant, would be so high that
+    these answers would not count as long. frequency: term → number of chunks with it, estimated from a sample (a
+    missing term counts as 1). Empty if the index has all chunks and can count them.
     """
 
     size: int

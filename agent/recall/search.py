@@ -88,8 +88,8 @@ class Recall:
         """Returns the k most relevant turns, best first. before_seq: turns from this sequence on are excluded, because
         they are still in the window. without: threads whose turns are excluded.
 
-        For a question with several parts, the best turns for the parts alternate. now, zone: when and in which time
-        zone it was asked; without `now`, the times that it names count only as words.
+        For a question with several parts, the best turns for the parts alternate. now: when the question was asked;
+        without it, dates in the question count only as words. zone: the time zone in which its dates are meant.
         """
         scope = await with_parents(conn, scope)
         chunks = await self._chunks_of(conn, scope, before_seq)

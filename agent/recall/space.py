@@ -12,7 +12,7 @@ Floats = NDArray[np.float32]
 # Multiple of the mean variance that is added to each variance; 2 to 16 give the same results.
 RIDGE = 6.0
 MIN_ROWS = 3  # minimum rows for a covariance
-STALE = 0.1  # share of added or removed rows above which a new inverse is computed, the main cost of an index
+STALE = 0.1  # share of added or removed rows above which the inverse, the main cost of an index, is computed again
 
 
 class VectorMismatch(TurnlogError):

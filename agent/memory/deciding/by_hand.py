@@ -97,8 +97,8 @@ def handmade_memory(id_: UUID, content: str, kind: MemoryKind, at: datetime, fie
 
 
 def checked_metadata(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the metadata as it reads after encoding and decoding as JSON. Raises InvalidMemory if it is not a JSON
-    object, or too large."""
+    """Returns the metadata after encoding and decoding as JSON. Raises InvalidMemory if it is not a JSON object, or too
+    large."""
     try:
         text = json.dumps(storable(given), ensure_ascii=False, allow_nan=False)
         size, found = len(text.encode()), json.loads(text)

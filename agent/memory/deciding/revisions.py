@@ -26,7 +26,8 @@ _ONE_HOLDS = ("KEEP_LATEST", "KEEP_HIGHEST", "KEEP_OLDEST", "MERGE")
 
 
 class MemoryNotInUse(TurnlogError):
-    """A closed, forgotten or pending memory cannot be changed; a memory that replaced it can be."""
+    """A closed, forgotten or pending memory cannot be changed. If another memory replaced it, that one can be
+    changed."""
 
     code = "memory-not-in-use"
 

@@ -120,8 +120,8 @@ class Memories:
         return (await self.remember_many(tenant, user, [memory]))[0]
 
     async def edit(self, tenant: str, user: str, memory_id: UUID, content: str) -> UUID:
-        """Replaces a memory by one with new content; returns the new memory's id, or the old id when the content is the
-        same.
+        """Replaces a memory with one that has the new content; returns the new memory's id, or the old id if the
+        content is the same.
 
         Raises MemoryNotInUse.
         """
@@ -246,7 +246,7 @@ class Memories:
     async def embedded(self, place: Place, model: str, dimensions: int, ids: Sequence[UUID]) -> None:
         """Records that the cache has vectors of these memories, and resolves near-duplicates among them.
 
-        Both are one append, so that every memory with a vector has been compared.
+        Both are written in one append, so that every memory with a vector has been compared.
         """
 
         async def on(rows: Rows) -> Decided[None]:

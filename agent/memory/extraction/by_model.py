@@ -1,4 +1,4 @@
-"""Extracts memories by a language model; each memory needs a quote of the user as evidence.
+"""Extracts memories with a language model; each memory needs a quote of the user as evidence.
 
 Input: turns of one user. Output: findings and rejections. The model gets only the user's own text. Each memory must
 quote a turn exactly, except for spaces and character width. Memories are rejected if they add something to their quote,

@@ -24,7 +24,7 @@ from turnlog.events.contracts import Entity
 from turnlog.projectors.models.memories.text import normal
 from turnlog.projectors.models.terms import terms
 
-PATTERN_TIMEOUTS_S = (0.05, 0.5)  # for the first and second try, in process time, which includes other threads
+PATTERN_TIMEOUTS_S = (0.05, 0.5)  # for the first and second try; process time, which includes other threads
 EXPLICIT_IMPORTANCE, EXPLICIT_CONFIDENCE = 0.95, 1.0
 
 _AND = regex.compile(r",? and |[,，、和]\s*")
@@ -110,13 +110,13 @@ class Extractor:
         return not_taken_back(ExtractionResult(tuple(findings), tuple(rejections)), turns)
 
     def only_finding(self, turn: Turn) -> Finding | None:
-        """Returns the single finding that covers the whole text; None when the text says more, or when no rule
+        """Returns the single finding that covers the whole text; None if the text contains anything else, or if no rule
         matches."""
         found, says_more = self._read(turn, turn.text)
         return found[0] if len(found) == 1 and not says_more else None
 
     def _read(self, turn: Turn, text: str) -> tuple[list[Finding], bool]:
-        """Returns the findings in a text, and whether the text says more."""
+        """Returns the findings in a text, and whether the text contains anything else."""
         findings: list[Finding] = []
         rest = text
         for statement in statements(text):

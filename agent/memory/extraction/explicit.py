@@ -1,8 +1,8 @@
 """Explicit requests to remember: "remember that …", "记住：…". Pure: text in, requests out.
 
 The words after such a verb are remembered as they are. The verb is not a request in a narration ("I remember that day",
-"我记住了"), in a question ("can you remember my name?"), in a quotation, or if it is followed by nothing to remember
-("remember me").
+"我记住了"), in a question ("can you remember my name?"), in a quotation, or if nothing to remember follows ("remember
+me").
 """
 
 import re

@@ -61,7 +61,7 @@ from turnlog.projectors.models.memories.lookup import is_memory_off, remembers_s
 NAME = "extraction"
 READ_TURNS = 500  # turns that the rules read at a time
 APPEND_MEMORIES = 100  # memories in one append; each may lead to several events
-QUIET_TURNS = 50  # turns without a finding are recorded as read when there are this many
+QUIET_TURNS = 50  # from this number on, turns without a finding are recorded as read
 READ_FOR_BATCH = 5_000  # turns that are read at most to fill one batch for the model
 
 

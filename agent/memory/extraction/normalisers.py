@@ -101,7 +101,7 @@ def without(value: str, said_at: datetime, *, pattern: str) -> str:
 
 
 def mapped(value: str, said_at: datetime, *, to: dict[str, str]) -> str:
-    """Replaces the value by a synonym ("中文" → "Chinese"); unchanged when there is none."""
+    """Replaces the value with a synonym ("中文" → "Chinese"); unchanged if there is none."""
     return to.get(value.lower(), value)
 
 

@@ -126,7 +126,7 @@ _TITLES = _any(
     _TEXT_ZH + r"[^，,]{0,12}$",
     r"^\W*转发\W*$",
 )
-# A task for a text that follows.
+# A task for the text that follows.
 _POINTS = _any(
     _OPENING
     + r"(?:check|review|explain|analy[sz]e|improve|edit|shorten|simplify|condense|expand|rate|critique|read|consider"
@@ -197,7 +197,7 @@ _ABOUT_OTHERS = _any(
     rf"\b(?:he|she|they|him|her(?:self|s)?|his|them|their|someone|grand\w+|{_PEOPLE})\b(?!.*\b(?:me|us)\b)",
     r"[他她谁]|有人|别人|[爸妈爷奶哥姐弟妹]|女儿|儿子|老[板师公婆]|同[事学]|朋友|客[人户服]|邻居|房[东客]|租客|医生",
 )
-# Signs of somebody else's words: who wrote something, a task for a text, "this" without a noun.
+# Signs of somebody else's words: a note about who wrote something, a task for a text, "this" without a noun.
 _OF_A_TEXT = _any(
     r"(?<!\bi )(?<!\bwe )(?<!\byou )\b(?:(?:e-?mail|text|message|post|forward|tweet)(?:s|ed|ing)|wrote|writes|writing"
     r"|sent|replied|says|said|wants (?:me|us) to sign)\b",

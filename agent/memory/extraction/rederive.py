@@ -36,7 +36,7 @@ class Difference:
 
 
 def difference(real: Sequence[StoredMemory], shadow: Sequence[StoredMemory], coverage: Coverage) -> Difference:
-    """Compares all rows of both memory threads, in any status.
+    """Returns the difference between all rows of both memory threads, in any status.
 
     coverage: the last sequence that the new extractor has read, by (conversation, stage); only memories from turns up
     to it can be gone. Turns that also stated a forgotten memory are ignored, because the forgotten content is not
@@ -79,7 +79,7 @@ def difference(real: Sequence[StoredMemory], shadow: Sequence[StoredMemory], cov
 def replacement_events(
     found: Difference, real: Iterable[StoredMemory], thread: str, now: datetime
 ) -> list[tuple[UUID, EventData]]:
-    """Returns events with deterministic ids that replace the user's memories by those of the new extractor."""
+    """Returns events with deterministic ids that replace the user's memories with those of the new extractor."""
     known = {row.id for row in real}
     ends = [closed(old.id, now, new.id, "rederived") for old, new in found.changed]
     ends += [closed(old.id, now, None, "rederived") for old in found.gone]

@@ -216,7 +216,7 @@ def merge_event(
     similarity: float | None,
     derivation: Derivation,
 ) -> MemoriesCompacted:
-    """Returns the event that replaces the members by one merged memory from now on. rows: the valid members, oldest
+    """Returns the event that replaces the members with one merged memory from now on. rows: the valid members, oldest
     first.
 
     A merge takes the highest current importance of its members, a summary the initial importance of its kind; both take

@@ -1,7 +1,8 @@
 """Finds pairs of near vectors without comparing all pairs. Pure.
 
 Each vector is assigned to its nearest centroid and compared with the vectors of its few nearest centroids (as an
-inverted file index does). The work grows with n·√n instead of n².
+inverted file index does). Instead of n² / 2 comparisons, this needs n² / PER_CENTROID with centroids, and a number of
+comparisons with vectors that grows in proportion to n.
 """
 
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 BLOCK = 4_096  # vectors in memory as float32 at a time
 PROBES = 4
-BRUTE_FORCE_UP_TO = 2_000  # vectors: all pairs are compared
+BRUTE_FORCE_UP_TO = 2_000  # up to this number of vectors, all pairs are compared
 PER_CENTROID = 400
 
 

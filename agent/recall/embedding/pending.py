@@ -1,4 +1,4 @@
-"""Finds chunks and memories that have no vector of the present model, by an index and without a scan of the table."""
+"""Finds chunks and memories without a vector of the present model, with an index instead of a scan of the table."""
 
 import hashlib
 from collections.abc import Collection, Sequence
