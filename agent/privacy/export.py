@@ -77,7 +77,7 @@ async def user_export(
 
     Empty sections are included too; docs/user-export.schema.json describes the document.
     """
-    place = {"tenant": person.tenant, "user": person.user}
+    owner = {"tenant": person.tenant, "user": person.user}
     head = {
         "user": person.user,
         "tenant": person.tenant,
@@ -85,20 +85,20 @@ async def user_export(
         "sanitizeLevel": None if level is None else level.name,
     }
     yield json.dumps(to_jsonable_python(head), ensure_ascii=False)[:-1]
-    threads = [str(row["thread_id"]) async for row in _rows(conn, _TALKS, place)]
+    threads = [str(row["thread_id"]) async for row in _rows(conn, _TALKS, owner)]
     for at, thread in enumerate(threads):
-        talk = await _conversation(conn, log, place | {"thread": thread})
+        talk = await _conversation(conn, log, owner | {"thread": thread})
         yield (', "conversations": [' if at == 0 else ",") + "\n" + _text(talk, level, regions)
         on_progress(at + 1, len(threads))
     yield "]" if threads else ', "conversations": []'
     for name, query in _SECTIONS.items():
-        async for piece in _section(name, _rows(conn, query, place), level, regions):
+        async for piece in _section(name, _rows(conn, query, owner), level, regions):
             yield piece
     spaces = [thread for thread in await known_threads(conn, person) if person.owns(thread)]
     async for piece in _section("items", _rows(conn, _ITEMS, (person.tenant, spaces)), level, regions):
         yield piece
     mine = {"tokens": sorted(tokens({*threads, *spaces, memory_thread(person.user)})), "projections": list(BY_NAME)}
-    async for piece in _section("passedOver", _rows(conn, _PASSED_OVER, place | mine), level, regions):
+    async for piece in _section("passedOver", _rows(conn, _PASSED_OVER, owner | mine), level, regions):
         yield piece
     yield "}\n"
 
@@ -116,24 +116,26 @@ def clean_messages(
     return messages
 
 
-async def _conversation(conn: Connection, log: Log, place: Document) -> Document:
-    shared = (await anext(_rows(conn, _SHARED, place)))["exists"]
-    about = [row async for row in _rows(conn, _THREAD, place)]
-    own = {} if shared else await _of_an_own_thread(conn, log, place)
-    messages = [row["row"] async for row in _rows(conn, _MESSAGES, place | {"shared": shared})]
-    return {"thread": place["thread"], "shared": shared, **(about[0] if about else {}), **own, "messages": messages}
+async def _conversation(conn: Connection, log: Log, key: Document) -> Document:
+    shared = (await anext(_rows(conn, _SHARED, key)))["exists"]
+    about = [row async for row in _rows(conn, _THREAD, key)]
+    own = {} if shared else await _of_an_own_thread(conn, log, key)
+    messages = [row["row"] async for row in _rows(conn, _MESSAGES, key | {"shared": shared})]
+    return {"thread": key["thread"], "shared": shared, **(about[0] if about else {}), **own, "messages": messages}
 
 
-async def _of_an_own_thread(conn: Connection, log: Log, place: Document) -> Document:
+async def _of_an_own_thread(conn: Connection, log: Log, key: Document) -> Document:
     """Returns the conversation's summary, its session, and the receipts of its answers without system prompts."""
-    found: Document = {}
+    sections: Document = {}
     for name, table in (("summary", "conversation_summaries"), ("session", "sessions")):
         query = _OF_THREAD.format(table, "tenant = %(tenant)s")
-        found[name] = next(iter([row["row"] async for row in _rows(conn, query, place)]), None)
-    seen = await receipts(conn, log, place["tenant"], place["thread"])
+        sections[name] = next(iter([row["row"] async for row in _rows(conn, query, key)]), None)
+    seen = await receipts(conn, log, key["tenant"], key["thread"])
     kept = {"system_prompt", "type"}
-    found["receipts"] = [{"seq": at.seq, "time": at.event.time} | one.model_dump(exclude=kept) for at, one in seen]
-    return found
+    sections["receipts"] = [
+        {"seq": at.seq, "time": at.event.time} | receipt.model_dump(exclude=kept) for at, receipt in seen
+    ]
+    return sections
 
 
 async def _section(

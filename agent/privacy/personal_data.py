@@ -204,9 +204,9 @@ async def export_thread(
 ) -> ExportedThread:
     """Returns a thread for an export. level: the level of masking; None masks nothing. Raises NotFound,
     InvalidToken."""
-    found = await transcript(runtime, tenant, thread, limit=_ALL)
+    page = await transcript(runtime, tenant, thread, limit=_ALL)
     label = (await get_thread(runtime, tenant, thread)).label
-    turns = clean_messages(found.turns, level, runtime.settings.phone_regions.split(","))
+    turns = clean_messages(page.turns, level, runtime.settings.phone_regions.split(","))
     return ExportedThread(label if level is None else masked(runtime, label, level), turns)
 
 
@@ -221,10 +221,10 @@ class OwnWords:
 
 async def own_words(runtime: Runtime, tenant: str, thread: str, user: str) -> OwnWords:
     """Returns the turns of a thread that belong to the user. Raises NotFound, InvalidToken."""
-    found = (await transcript(runtime, tenant, thread, limit=_ALL)).turns
-    if all(turn.user in (None, user) for turn in found):
-        return OwnWords(found, False)
-    return OwnWords([turn for turn in found if turn.user == user], True)
+    turns = (await transcript(runtime, tenant, thread, limit=_ALL)).turns
+    if all(turn.user in (None, user) for turn in turns):
+        return OwnWords(turns, False)
+    return OwnWords([turn for turn in turns if turn.user == user], True)
 
 
 def masked(runtime: Runtime, document: Any, level: SanitiseLevel) -> Any:

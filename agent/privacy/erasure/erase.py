@@ -19,7 +19,15 @@ from turnlog.agent.conversations.sessions.bucket import Bucket
 from turnlog.agent.privacy.erasure import rows
 from turnlog.agent.privacy.erasure.erasure_plan import ErasureScope, Plan, decoded, is_of_threads
 from turnlog.agent.privacy.erasure.erasure_receipt import SOURCE, Receipt, receipt_event
-from turnlog.agent.privacy.erasure.event_scan import Person, Place, are_of, named_threads, place_of, places, traces
+from turnlog.agent.privacy.erasure.event_scan import (
+    Person,
+    ScannedEvent,
+    are_of,
+    events_of,
+    find_traces,
+    named_threads,
+    scanned_event,
+)
 from turnlog.agent.privacy.erasure.scanning import (
     Scan,
     bucket_entries,
@@ -125,11 +133,11 @@ async def _shared_rows(at: ErasureScope, plan: Plan) -> dict[str, list[str]]:
 async def _as_of_now(at: ErasureScope, plan: Plan) -> Plan:
     """Returns the plan, updated with the threads and speakers that are new since it was made. Time may have passed,
     because somebody had to confirm the plan."""
-    found = await traces(at.runtime.log, plan.person, plan.traces.threads, after=plan.head)
-    archives = {*plan.archives, *files_of(at.runtime.settings.archive, plan.person.tenant, found.own)}
-    found.strays |= plan.traces.strays
-    found.unreadable |= plan.traces.unreadable
-    return replace(plan, traces=found, archives=tuple(sorted(archives)))
+    traces = await find_traces(at.runtime.log, plan.person, plan.traces.threads, after=plan.head)
+    archives = {*plan.archives, *files_of(at.runtime.settings.archive, plan.person.tenant, traces.own)}
+    traces.strays |= plan.traces.strays
+    traces.unreadable |= plan.traces.unreadable
+    return replace(plan, traces=traces, archives=tuple(sorted(archives)))
 
 
 async def _destroy_keys(at: ErasureScope, person: Person) -> int:
@@ -170,7 +178,7 @@ async def _append_erased(at: ErasureScope, plan: Plan, done: _Done) -> None:
         own = sorted(plan.traces.own)
         for number, thread in enumerate(own):
             head = await at.runtime.log.thread_head(person.tenant, thread)
-            last = decoded(place_of(await at.runtime.log.stored(head))) if head else None
+            last = decoded(scanned_event(await at.runtime.log.stored(head))) if head else None
             if last is not None and isinstance(last.data, Erased):
                 done.marks[thread] = head
             elif head or former_thread(thread):
@@ -191,30 +199,30 @@ async def _overwrite(at: ErasureScope, plan: Plan, done: _Done) -> None:
     head = done.through = await at.runtime.log.head()
     with at.reach.step("overwriting what is readable in the log") as progress:
         seqs, is_own = set(plan.traces.strays), are_of(plan.traces.own)
-        async for place in places(at.runtime.log, plan.person.tenant, plan.traces.threads):
-            thread = place.thread or ""
-            if is_own(place):
+        async for scanned in events_of(at.runtime.log, plan.person.tenant, plan.traces.threads):
+            thread = scanned.thread or ""
+            if is_own(scanned):
                 ending = Ending(plan.person.user, destroyed, done.marks.get(thread, head))
-                if place.type == "answer_requested" and place.envelope and place.stored.seq <= ending.through:
+                if scanned.type == "answer_requested" and scanned.envelope and scanned.stored.seq <= ending.through:
                     with contextlib.suppress(ValueError):  # agents do not answer a request without a valid id
-                        done.requests.add(UUID(str(place.envelope.get("id"))))
+                        done.requests.add(UUID(str(scanned.envelope.get("id"))))
             else:
                 ending = Ending(plan.person.user, destroyed, head, plan.traces.shared.get(thread, 0))
-                await _retell_fork(at.runtime.log, place, ending, seqs)
-            if must_go(place, ending) or quotes(place, ending, plan.search_strings):
-                seqs.add(place.stored.seq)
+                await _retell_fork(at.runtime.log, scanned, ending, seqs)
+            if must_go(scanned, ending) or quotes(scanned, ending, plan.search_strings):
+                seqs.add(scanned.stored.seq)
         done.add("events overwritten", await _overwritten(at.runtime.log, sorted(seqs), progress))
         done.add("unreadable events passed over", len(plan.passed_over))
 
 
-async def _retell_fork(log: Log, place: Place, ending: Ending, seqs: set[int]) -> None:
+async def _retell_fork(log: Log, scanned: ScannedEvent, ending: Ending, seqs: set[int]) -> None:
     """Appends another person's fork of the thread again, without the summary with which it began, and marks the
     original for overwriting."""
-    if place.type != "thread_forked" or place.user == ending.user or (event := decoded(place)) is None:
+    if scanned.type != "thread_forked" or scanned.user == ending.user or (event := decoded(scanned)) is None:
         return
     if (plain := without_derived(event)) is not None:
         await log.append(plain)
-        seqs.add(place.stored.seq)
+        seqs.add(scanned.stored.seq)
 
 
 async def _overwritten(log: Log, seqs: Sequence[int], on_progress: OnProgress) -> int:
@@ -255,12 +263,12 @@ async def _purge_buckets(at: ErasureScope, plan: Plan) -> None:
     bucket = Bucket(at.runtime.log, plan.person.tenant)
     for thread in plan.traces.threads:
         await bucket.purge(thread)
-    given = GivenReceipts(at.runtime)
-    await given.forget(plan.person.tenant, plan.person.user)
+    given_receipts = GivenReceipts(at.runtime)
+    await given_receipts.forget(plan.person.tenant, plan.person.user)
     with nats_errors("cannot read the receipts that were given"):
         async for key, receipt in bucket_entries(at.runtime.log, RECEIPT_BUCKET):
             if is_of_threads(receipt, plan.person.tenant, plan.traces.shared):
-                await given.remove(key)
+                await given_receipts.remove(key)
 
 
 async def _catch_late(at: ErasureScope, plan: Plan, done: _Done) -> None:
@@ -272,12 +280,14 @@ async def _catch_late(at: ErasureScope, plan: Plan, done: _Done) -> None:
     late: list[tuple[str, int]] = []
     with at.reach.step("looking for late results") as progress:
         begun = await named_threads(at.runtime.log, plan.person, after=min(marks.values()))
-        async for place in places(at.runtime.log, plan.person.tenant, sorted({*marks, *begun}), min(marks.values())):
-            event = decoded(place)
-            if event is None or place.stored.seq <= marks.get(event.thread, 0):
+        async for scanned in events_of(
+            at.runtime.log, plan.person.tenant, sorted({*marks, *begun}), min(marks.values())
+        ):
+            event = decoded(scanned)
+            if event is None or scanned.stored.seq <= marks.get(event.thread, 0):
                 continue
             if is_late(event, marks, done.requests):
-                late.append((event.thread, place.stored.seq))
+                late.append((event.thread, scanned.stored.seq))
         if late:
             done.add("late results overwritten", await _overwritten(at.runtime.log, [seq for _, seq in late], progress))
             await at.runtime.wait_until_projected()

@@ -12,7 +12,15 @@ from psycopg.rows import TupleRow
 from turnlog.agent.conversations.archive.files import files_of
 from turnlog.agent.privacy.erasure import rows
 from turnlog.agent.privacy.erasure.erasure_receipt import found_in, last_receipt
-from turnlog.agent.privacy.erasure.event_scan import Person, Place, Traces, are_of, places, tokens, traces
+from turnlog.agent.privacy.erasure.event_scan import (
+    Person,
+    ScannedEvent,
+    Traces,
+    are_of,
+    events_of,
+    find_traces,
+    tokens,
+)
 from turnlog.agent.privacy.erasure.scanning import bucket_entries, searched_copy
 from turnlog.agent.privacy.erasure.string_search import (
     KEY_BYTES,
@@ -117,33 +125,33 @@ async def planned(at: ErasureScope, person: Person, more_strings: Sequence[str] 
     async with at.runtime.pool.connection() as conn:
         known = await rows.known_threads(conn, person)
         with at.reach.step("reading the log") as progress:
-            found = await traces(at.runtime.log, person, known, progress)
-        strings, hashes, events = await _said(at.runtime.log, person, found)
-        own = sorted(found.own)
+            traces = await find_traces(at.runtime.log, person, known, progress)
+        strings, hashes, events = await _said(at.runtime.log, person, traces)
+        own = sorted(traces.own)
         archived = await rows.archive_paths(conn, person, own)
         counts = await rows.row_counts(conn, person, own)
         with at.reach.step("choosing what to search for"):
             keys = await key_admin.wrapped_forms(conn, person.tenant, person.user)
             search_strings = SearchStrings(
-                [*more_strings, *keys, *await _distinctive(conn, at.runtime.log, person, found, strings)]
+                [*more_strings, *keys, *await _distinctive(conn, at.runtime.log, person, traces, strings)]
             )
     archives = tuple(sorted({*archived, *files_of(at.runtime.settings.archive, person.tenant, own)}))
     last = await last_receipt(at.runtime.log, person)
     before = {} if more_strings else found_in(last)
-    return Plan(person, found, counts, events, archives, search_strings, hashes, head, last, before)
+    return Plan(person, traces, counts, events, archives, search_strings, hashes, head, last, before)
 
 
-async def _said(log: Log, person: Person, found: Traces) -> tuple[list[str], frozenset[bytes], int]:
+async def _said(log: Log, person: Person, traces: Traces) -> tuple[list[str], frozenset[bytes], int]:
     """Returns candidates for search strings, the SHA-256 of the texts that may have vectors, and the number of
     events."""
     strings: dict[str, None] = {}
     hashes: set[bytes] = set()
-    events, is_own = len(found.strays), are_of(found.own)
-    async for place in places(log, person.tenant, found.threads):
-        if not is_own(place) and place.user != person.user:
+    events, is_own = len(traces.strays), are_of(traces.own)
+    async for scanned in events_of(log, person.tenant, traces.threads):
+        if not is_own(scanned) and scanned.user != person.user:
             continue
         events += 1
-        if (event := decoded(place)) is None:
+        if (event := decoded(scanned)) is None:
             continue
         hashes.update(text_hashes(event))
         if len(strings) < MOST_CANDIDATES:
@@ -152,24 +160,26 @@ async def _said(log: Log, person: Person, found: Traces) -> tuple[list[str], fro
 
 
 async def _distinctive(
-    conn: AsyncConnection[TupleRow], log: Log, person: Person, found: Traces, strings: Sequence[str]
+    conn: AsyncConnection[TupleRow], log: Log, person: Person, traces: Traces, strings: Sequence[str]
 ) -> list[str]:
     """Returns the strings that do not occur in other people's rows and receipts. Strings that are part of the person's
     id or of the name of a thread are left out."""
-    ids = " ".join([person.user, *found.threads]).casefold()
-    search_strings = SearchStrings(chosen([one for one in strings if one.casefold() not in ids], 3 * STRINGS_AT_MOST))
+    ids = " ".join([person.user, *traces.threads]).casefold()
+    search_strings = SearchStrings(
+        chosen([string for string in strings if string.casefold() not in ids], 3 * STRINGS_AT_MOST)
+    )
     others: set[int] = set()
     said = rows.said_tables()
     for table in (*said, *rows.told_tables()):
-        mine = sorted(found.own) if table in said else found.threads
-        query = rows.others_query(table, person, mine, found.shared)
+        mine = sorted(traces.own) if table in said else traces.threads
+        query = rows.others_query(table, person, mine, traces.shared)
         others |= (await searched_copy(conn, query, search_strings)).found.keys()
-    others |= await _in_receipts_of_others(log, person, found, search_strings)
-    return chosen([one for at, one in enumerate(search_strings.strings) if at not in others], STRINGS_AT_MOST)
+    others |= await _in_receipts_of_others(log, person, traces, search_strings)
+    return chosen([string for at, string in enumerate(search_strings.strings) if at not in others], STRINGS_AT_MOST)
 
 
 async def _in_receipts_of_others(
-    log: Log, person: Person, found: Traces, search_strings: SearchStrings
+    log: Log, person: Person, traces: Traces, search_strings: SearchStrings
 ) -> frozenset[int]:
     """Returns the indexes of strings that are in receipts of contexts for other people. The questions of these contexts
     are not on the log yet.
@@ -179,7 +189,7 @@ async def _in_receipts_of_others(
     searched, mine = Searched(search_strings), receipt_key(person.tenant, person.user, "")
     with nats_errors("cannot read the receipts that were given"):
         async for key, receipt in bucket_entries(log, RECEIPT_BUCKET):
-            if not key.startswith(mine) and not is_of_threads(receipt, person.tenant, found.shared):
+            if not key.startswith(mine) and not is_of_threads(receipt, person.tenant, traces.shared):
                 searched.add(receipt + b"\0")
     searched.flush()
     return frozenset(searched.found)
@@ -191,8 +201,8 @@ def is_of_threads(receipt: bytes, tenant: str, threads: Container[str]) -> bool:
     return document["tenant"] == tenant and document["thread"] in threads
 
 
-def decoded(place: Place) -> Event | None:
+def decoded(scanned: ScannedEvent) -> Event | None:
     try:
-        return recorded(place.stored).event
+        return recorded(scanned.stored).event
     except TurnlogError:
         return None

@@ -44,7 +44,9 @@ def receipt_event(person: Person, data: UserErased) -> Event:
 
 async def last_receipt(log: Log, person: Person) -> Recorded | None:
     """Returns the receipt of the person's last erasure. Raises LogUnavailable, GapInLog."""
-    every = [one async for one in log.read_thread(person.tenant, receipt_thread(person), types=("user_erased",))]
+    every = [
+        receipt async for receipt in log.read_thread(person.tenant, receipt_thread(person), types=("user_erased",))
+    ]
     return every[-1] if every else None
 
 

@@ -43,7 +43,7 @@ class Person:
 
     def owns(self, thread: str) -> bool:
         return thread == memory_thread(self.user) or any(
-            thread == one or (one.endswith(".") and thread.startswith(one)) for one in self.threads
+            thread == name or (name.endswith(".") and thread.startswith(name)) for name in self.threads
         )
 
 
@@ -54,13 +54,13 @@ def person_of(tenant: str, user: str, namespaces: Iterable[str] = ()) -> Person:
     Raises InvalidToken.
     """
     check_place(tenant, user=user)
-    spaces = [memories_of(user), *(tuple(one.split(".")) for one in namespaces)]
+    spaces = [memories_of(user), *(tuple(namespace.split(".")) for namespace in namespaces)]
     threads = [thread for space in spaces for thread in (store_thread(space), store_thread(space) + ".")]
     return Person(tenant, user, tuple(threads))
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ScannedEvent:
     """A message of the log with its subject and envelope. envelope: None if the message is not an envelope.
 
     thread: None if the envelope does not belong on its subject, so that no projector applies the event.
@@ -100,7 +100,7 @@ class Traces:
         return sorted(self.own) + sorted(self.shared)
 
 
-async def traces(
+async def find_traces(
     log: Log, person: Person, more: Iterable[str], on_progress: OnProgress = no_progress, after: int = 0
 ) -> Traces:
     """Returns the threads with a person's events. more: threads that are already known. after: search for other threads
@@ -108,31 +108,33 @@ async def traces(
 
     Raises GapInLog, LogUnavailable.
     """
-    found = Traces()
-    named = await named_threads(log, person, on_progress, after, found) | set(more)
+    traces = Traces()
+    named = await named_threads(log, person, on_progress, after, traces) | set(more)
     users: defaultdict[str, set[str]] = defaultdict(set)
     first: dict[str, int] = {}
-    async for place in places(log, person.tenant, sorted(named)):
-        if place.thread is None:
+    async for scanned in events_of(log, person.tenant, sorted(named)):
+        if scanned.thread is None:
             continue
-        if place.user is not None:
-            users[place.thread].add(place.user)
-        if place.user == person.user:
-            first.setdefault(place.thread, place.stored.seq)
+        if scanned.user is not None:
+            users[scanned.thread].add(scanned.user)
+        if scanned.user == person.user:
+            first.setdefault(scanned.thread, scanned.stored.seq)
     for thread in sorted(named):
         if person.owns(thread) or users[thread] <= {person.user}:
-            found.own.add(thread)
+            traces.own.add(thread)
         elif thread in first:
-            found.shared[thread] = first[thread]
-    await _add_forks(log, person, found)
-    return found
+            traces.shared[thread] = first[thread]
+    await _add_forks(log, person, traces)
+    return traces
 
 
-def are_of(threads: Collection[str]) -> Callable[[Place], bool]:
+def are_of(threads: Collection[str]) -> Callable[[ScannedEvent], bool]:
     """Returns a function that tells whether an event belongs to one of the threads; an unreadable event belongs to the
     thread of its subject."""
     named, subjects = frozenset(threads), tokens(threads)
-    return lambda place: place.subject.thread_token in subjects if place.thread is None else place.thread in named
+    return lambda scanned: (
+        scanned.subject.thread_token in subjects if scanned.thread is None else scanned.thread in named
+    )
 
 
 def tokens(threads: Iterable[str]) -> frozenset[str]:
@@ -140,28 +142,30 @@ def tokens(threads: Iterable[str]) -> frozenset[str]:
     return frozenset(thread_token(thread) for thread in threads)
 
 
-async def places(log: Log, tenant: str, threads: Sequence[str], after: int = 0) -> AsyncIterator[Place]:
+async def events_of(log: Log, tenant: str, threads: Sequence[str], after: int = 0) -> AsyncIterator[ScannedEvent]:
     """Yields every event of the threads after a sequence, in the order of the log within each group of FILTERS_AT_ONCE
     threads."""
-    head, is_one = await log.head(), are_of(threads)
+    head, belongs = await log.head(), are_of(threads)
     for at in range(0, len(threads), FILTERS_AT_ONCE):
-        filters = [one for thread in threads[at : at + FILTERS_AT_ONCE] for one in thread_filters(tenant, thread)]
+        filters = [
+            subject for thread in threads[at : at + FILTERS_AT_ONCE] for subject in thread_filters(tenant, thread)
+        ]
         async for stored in log.read(filters, after + 1, head):
-            if is_one(place := place_of(stored)):
-                yield place
+            if belongs(scanned := scanned_event(stored)):
+                yield scanned
 
 
-def place_of(stored: Stored) -> Place:
+def scanned_event(stored: Stored) -> ScannedEvent:
     subject = parse_stored(stored.subject)
     try:
         envelope = parsed(stored.body)
     except InvalidEvent:
-        return Place(stored, subject, None, None)
+        return ScannedEvent(stored, subject, None, None)
     thread = envelope.get("thread", envelope.get("subject"))
     if envelope.get("tenant", "default") != subject.tenant or not _is_token(thread, subject.thread_token):
-        return Place(stored, subject, envelope, None)
+        return ScannedEvent(stored, subject, envelope, None)
     user = envelope.get("user")
-    return Place(stored, subject, envelope, present_thread(str(thread), user if isinstance(user, str) else None))
+    return ScannedEvent(stored, subject, envelope, present_thread(str(thread), user if isinstance(user, str) else None))
 
 
 def _is_token(thread: object, token: str) -> bool:
@@ -172,50 +176,50 @@ def _is_token(thread: object, token: str) -> bool:
 
 
 async def named_threads(
-    log: Log, person: Person, on_progress: OnProgress = no_progress, after: int = 0, odd: Traces | None = None
+    log: Log, person: Person, on_progress: OnProgress = no_progress, after: int = 0, traces: Traces | None = None
 ) -> set[str]:
     """Searches the log after a sequence; returns the threads that have an event of the person or belong to the person
     by name. Only bodies that contain the person's id or the name of one of their threads are parsed.
 
-    odd: gets the strays and unreadable messages that are found.
+    traces: gets the strays and unreadable messages that are found.
     """
-    odd = odd or Traces()
-    found: set[str] = set()
+    traces = traces or Traces()
+    threads: set[str] = set()
     head, marks = await log.head(), _marks(person)
     async for stored in log.read([tenant_filter(person.tenant)], after + 1, head):
         if stored.seq % 1_000 == 0:
             on_progress(stored.seq, head)
         if not any(mark in stored.body for mark in marks):
             continue
-        place = place_of(stored)
-        if place.envelope is None:
-            odd.unreadable[stored.seq] = place.subject.thread_token
-        elif place.thread is None and place.user == person.user:
-            odd.strays.add(stored.seq)
-        elif place.thread is not None and (place.user == person.user or person.owns(place.thread)):
-            found.add(place.thread)
+        scanned = scanned_event(stored)
+        if scanned.envelope is None:
+            traces.unreadable[stored.seq] = scanned.subject.thread_token
+        elif scanned.thread is None and scanned.user == person.user:
+            traces.strays.add(stored.seq)
+        elif scanned.thread is not None and (scanned.user == person.user or person.owns(scanned.thread)):
+            threads.add(scanned.thread)
     on_progress(head, head)
-    return found
+    return threads
 
 
-async def _add_forks(log: Log, person: Person, found: Traces) -> None:
+async def _add_forks(log: Log, person: Person, traces: Traces) -> None:
     """Adds other people's forks of these threads, because they begin with the person's turns and results derived from
     them."""
-    forks = [place_of(stored) async for stored in log.read([type_filter("thread_forked")], 1, await log.head())]
+    forks = [scanned_event(stored) async for stored in log.read([type_filter("thread_forked")], 1, await log.head())]
     while True:
-        before = len(found.shared)
-        for place in forks:
-            if place.thread is None or place.thread in found.own or place.envelope is None:
+        before = len(traces.shared)
+        for fork in forks:
+            if fork.thread is None or fork.thread in traces.own or fork.envelope is None:
                 continue
-            if place.subject.tenant != person.tenant:
+            if fork.subject.tenant != person.tenant:
                 continue
-            data = place.envelope.get("data")
+            data = fork.envelope.get("data")
             parent, at_seq = (data.get("parent"), data.get("at_seq")) if isinstance(data, dict) else (None, None)
             if not isinstance(parent, str) or not isinstance(at_seq, int):
                 continue
-            if parent in found.own or (parent in found.shared and found.shared[parent] <= at_seq):
-                found.shared[place.thread] = 0
-        if len(found.shared) == before:
+            if parent in traces.own or (parent in traces.shared and traces.shared[parent] <= at_seq):
+                traces.shared[fork.thread] = 0
+        if len(traces.shared) == before:
             return
 
 

@@ -76,24 +76,24 @@ class Cleared:
 
 async def known_threads(conn: Connection, person: Person) -> set[str]:
     """Returns the person's threads in the read models, including namespaces of the store."""
-    found: set[str] = set()
+    threads: set[str] = set()
     for table in _tables("user_id"):
         query = f"SELECT DISTINCT thread_id FROM {table.name} WHERE tenant = %s AND user_id = %s"
-        found.update(await _values(conn, query, (person.tenant, person.user)))
+        threads.update(await _values(conn, query, (person.tenant, person.user)))
     spaces = await _values(conn, "SELECT DISTINCT thread_id FROM store_items WHERE tenant = %s", (person.tenant,))
-    return found | {thread for thread in spaces if person.owns(thread)}
+    return threads | {thread for thread in spaces if person.owns(thread)}
 
 
 async def threads_with_others(conn: Connection, person: Person, threads: Sequence[str]) -> set[str]:
     """Returns the threads in which another user has rows too."""
-    found: set[str] = set()
+    shared: set[str] = set()
     for table in _tables("user_id"):
         query = (
             f"SELECT DISTINCT thread_id FROM {table.name} "
             "WHERE tenant = %s AND thread_id = ANY(%s) AND user_id NOT IN (%s, '')"
         )
-        found.update(await _values(conn, query, (person.tenant, list(threads), person.user)))
-    return found
+        shared.update(await _values(conn, query, (person.tenant, list(threads), person.user)))
+    return shared
 
 
 async def row_counts(conn: Connection, person: Person, threads: Sequence[str]) -> dict[str, int]:
@@ -101,19 +101,19 @@ async def row_counts(conn: Connection, person: Person, threads: Sequence[str]) -
     counts: dict[str, int] = {}
     for table in _tables():
         mine = _MINE if "user_id" in table.columns else _ITEMS
-        given = {"tenant": person.tenant, "user": person.user, "threads": list(threads)}
-        [counts[table.name]] = await _values(conn, f"SELECT count(*) FROM {table.name} t WHERE {mine}", given)
+        values = {"tenant": person.tenant, "user": person.user, "threads": list(threads)}
+        [counts[table.name]] = await _values(conn, f"SELECT count(*) FROM {table.name} t WHERE {mine}", values)
     return {table: count for table, count in counts.items() if count}
 
 
 async def shared_rows(conn: Connection, person: Person, threads: Sequence[str]) -> dict[str, list[str]]:
     """Returns, for each table, the hashes of the person's rows in shared threads. An erasure keeps such rows without
     their words, so a row with the same hash before and after had no words."""
-    found: dict[str, list[str]] = {}
+    hashes: dict[str, list[str]] = {}
     for table in _tables("user_id"):
         query = f"SELECT md5(t::text) FROM {table.name} t WHERE tenant = %s AND user_id = %s AND thread_id = ANY(%s)"
-        found[table.name] = await _values(conn, query, (person.tenant, person.user, list(threads)))
-    return found
+        hashes[table.name] = await _values(conn, query, (person.tenant, person.user, list(threads)))
+    return hashes
 
 
 async def clear_caches(
@@ -122,7 +122,7 @@ async def clear_caches(
     """Clears the caches. Call it before the person's rows are removed, because they show which vectors are the
     person's. hashes: SHA-256 of the person's texts."""
     every = [*own, *shared]
-    given = {
+    values = {
         "tenant": person.tenant,
         "user": person.user,
         "threads": list(own),
@@ -131,19 +131,19 @@ async def clear_caches(
         "hashes": list(hashes),
     }
     async with conn.transaction():
-        vectors = (await conn.execute(_VECTORS.encode(), given)).rowcount
-        vectors += (await conn.execute(_ITEM_VECTORS.encode(), given)).rowcount
-        vectors += (await conn.execute(_HASHED.encode(), given)).rowcount
+        vectors = (await conn.execute(_VECTORS.encode(), values)).rowcount
+        vectors += (await conn.execute(_ITEM_VECTORS.encode(), values)).rowcount
+        vectors += (await conn.execute(_HASHED.encode(), values)).rowcount
         answers = await clear_answers(conn, person, every)
-        await conn.execute(_USES.encode(), given)
-        letters = (await conn.execute(_LETTERS.encode(), given)).rowcount
+        await conn.execute(_USES.encode(), values)
+        letters = (await conn.execute(_LETTERS.encode(), values)).rowcount
     return Cleared(vectors, answers, letters)
 
 
 async def clear_answers(conn: Connection, person: Person, threads: Sequence[str]) -> int:
-    given = {"tenant": person.tenant, "user": person.user, "all": list(threads)}
-    await conn.execute(_WRITES, given)
-    return (await conn.execute(_ANSWERS.encode(), given)).rowcount
+    values = {"tenant": person.tenant, "user": person.user, "all": list(threads)}
+    await conn.execute(_WRITES, values)
+    return (await conn.execute(_ANSWERS.encode(), values)).rowcount
 
 
 async def parked(conn: Connection, person: Person, threads: Sequence[str]) -> list[tuple[str, str]]:
@@ -183,9 +183,9 @@ def _tables(*columns: str) -> list[sa.Table]:
     return [table for table in tables if {"thread_id", *columns} <= set(table.columns.keys())]
 
 
-async def _values(conn: Connection, query: str, given: Sequence[Any] | Mapping[str, Any]) -> list[Any]:
+async def _values(conn: Connection, query: str, parameters: Sequence[Any] | Mapping[str, Any]) -> list[Any]:
     """Returns the first column of every row."""
-    return [row[0] for row in await (await conn.execute(query.encode(), given)).fetchall()]
+    return [row[0] for row in await (await conn.execute(query.encode(), parameters)).fetchall()]
 
 
 def said_tables() -> list[str]:
@@ -213,7 +213,7 @@ def others_query(table: str, person: Person, threads: Sequence[str], shared: Map
     threads: threads whose rows all count as the person's. shared: thread → sequence from which on its rows count as the
     person's.
     """
-    columns = next(one.columns for one in _tables() if one.name == table)
+    columns = next(candidate.columns for candidate in _tables() if candidate.name == table)
     of_user = sql.SQL(" OR t.user_id = {}").format(person.user) if "user_id" in columns else sql.SQL("")
     since = sql.SQL(" AND t.seq >= coalesce(({}::jsonb ->> t.thread_id)::bigint, 0)").format(json.dumps(shared))
     return sql.SQL(
@@ -236,11 +236,11 @@ async def archive_paths(conn: Connection, person: Person, threads: Sequence[str]
 async def left(conn: Connection, person: Person, marks: Mapping[str, int]) -> dict[str, int]:
     """Returns, for each table, the number of rows that still exist although their thread was erased after them. marks:
     thread → sequence of its `erased` event."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for table in _tables("seq"):
         query = (
             f"SELECT count(*) FROM {table.name} t JOIN unnest(%s::text[], %s::bigint[]) m (thread, mark) "
             "ON t.tenant = %s AND t.thread_id = m.thread AND t.seq <= m.mark"
         )
-        [found[table.name]] = await _values(conn, query, (list(marks), list(marks.values()), person.tenant))
-    return {table: count for table, count in found.items() if count}
+        [counts[table.name]] = await _values(conn, query, (list(marks), list(marks.values()), person.tenant))
+    return {table: count for table, count in counts.items() if count}

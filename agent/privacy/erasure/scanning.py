@@ -46,12 +46,12 @@ class Scan:
     strings: dict[str, list[str]] = field(default_factory=dict)
     recorded: dict[str, int] = field(default_factory=dict)
 
-    def note(self, kind: str, where: str, found: int, strings: Sequence[str] = ()) -> None:
+    def note(self, kind: str, where: str, hits: int, strings: Sequence[str] = ()) -> None:
         self.places[kind] = self.places.get(kind, 0) + 1
-        if found:
-            place = kind if where.startswith("file ") else where
-            self.hits[where] = self.hits.get(where, 0) + found
-            self.recorded[place] = self.recorded.get(place, 0) + found
+        if hits:
+            recorded_as = kind if where.startswith("file ") else where
+            self.hits[where] = self.hits.get(where, 0) + hits
+            self.recorded[recorded_as] = self.recorded.get(recorded_as, 0) + hits
             self.strings[where] = list(strings)
 
     def searched(self, kind: str, where: str, done: Searched) -> None:
@@ -69,8 +69,8 @@ async def scan_tables(conn: Connection, search_strings: SearchStrings, scan: Sca
         query = sql.SQL("COPY (SELECT t.* FROM {} t) TO STDOUT (FORMAT BINARY)").format(sql.Identifier(schema, name))
         scan.searched("tables", f"table {schema}.{name}", await searched_copy(conn, query, search_strings))
         on_progress(at + 1, len(tables))
-    found = await searched_copy(conn, sql.SQL(_STATISTICS), search_strings)
-    scan.searched("statistics", "Postgres's statistics (pg_stats)", found)
+    statistics = await searched_copy(conn, sql.SQL(_STATISTICS), search_strings)
+    scan.searched("statistics", "Postgres's statistics (pg_stats)", statistics)
 
 
 async def searched_copy(conn: Connection, query: sql.SQL | sql.Composed, search_strings: SearchStrings) -> Searched:

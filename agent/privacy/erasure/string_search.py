@@ -30,7 +30,7 @@ class SearchStrings:
     because they would match by chance."""
 
     def __init__(self, strings: Sequence[str]) -> None:
-        self.strings = tuple(dict.fromkeys(one for one in strings if len(one.encode()) >= KEY_BYTES))
+        self.strings = tuple(dict.fromkeys(string for string in strings if len(string.encode()) >= KEY_BYTES))
         self._by_key: defaultdict[bytes, list[tuple[bytes, int, int]]] = defaultdict(list)
         self.longest = KEY_BYTES
         for number, text in enumerate(self.strings):
@@ -44,15 +44,15 @@ class SearchStrings:
 
     def within(self, data: bytes) -> dict[int, int]:
         """Returns index of a string → number of occurrences, in any form, for each string that occurs."""
-        found: defaultdict[int, int] = defaultdict(int)
+        counts: defaultdict[int, int] = defaultdict(int)
         if len(data) < KEY_BYTES or not self.strings:
             return {}
         low = data.lower()
         for at in np.flatnonzero(self._table[_hashes(np.frombuffer(low, dtype=np.uint8))]).tolist():
             for form, offset, number in self._by_key.get(low[at : at + KEY_BYTES], ()):
                 if at >= offset and low.startswith(form, at - offset):
-                    found[number] += 1
-        return dict(found)
+                    counts[number] += 1
+        return dict(counts)
 
 
 class Searched:
@@ -98,12 +98,12 @@ class Searched:
 def forms(text: str) -> Iterator[bytes]:
     """Yields the different forms in which a text may be stored, in lower case; forms shorter than KEY_BYTES are left
     out."""
-    plain = {one.encode(errors="replace") for one in (text, text.casefold(), text.upper())}
+    plain = {cased.encode(errors="replace") for cased in (text, text.casefold(), text.upper())}
     escaped = {json.dumps(text)[1:-1], json.dumps(text.casefold())[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
-    twice = {json.dumps(one)[1:-1] for one in escaped}
+    twice = {json.dumps(form)[1:-1] for form in escaped}
     every = {
         *plain,
-        *(one.encode(errors="replace") for one in escaped | twice),
+        *(form.encode(errors="replace") for form in escaped | twice),
         *_base64(text.encode(errors="replace")),
     }
     yield from sorted({form.lower() for form in every if len(form) >= KEY_BYTES})
@@ -111,7 +111,7 @@ def forms(text: str) -> Iterator[bytes]:
 
 def fitting(strings: Iterable[str]) -> list[str]:
     """Returns the strings that are long enough to search for."""
-    return [one for one in strings if len(one.encode(errors="replace")) >= KEY_BYTES]
+    return [string for string in strings if len(string.encode(errors="replace")) >= KEY_BYTES]
 
 
 def masked(text: str) -> str:
@@ -135,8 +135,8 @@ def _hashes(data: NDArray[np.uint8]) -> NDArray[np.uint32]:
     for at in (1, 2, 3):
         words |= data[at : len(data) - 3 + at].astype(np.uint32) << np.uint32(8 * at)
     mixed = words[:-4] * _FACTORS[0] ^ words[4:] * _FACTORS[1]
-    found: NDArray[np.uint32] = (mixed ^ mixed >> np.uint32(15)) * _FACTORS[0] >> np.uint32(32 - BITS)
-    return found
+    hashes: NDArray[np.uint32] = (mixed ^ mixed >> np.uint32(15)) * _FACTORS[0] >> np.uint32(32 - BITS)
+    return hashes
 
 
 MOST_CANDIDATES = 20_000
@@ -161,9 +161,9 @@ def words_of(data: EventData) -> Iterator[str]:
         said["checkpoint"] = data.checkpoint.get("channel_values")
     if isinstance(data, TurnRecorded):  # ids of tool calls are not words, and are stored in clear with the results
         blocks = said["content"] if isinstance(data.content, tuple) else []
-        for one in (*said["tool_calls"], *blocks):
-            one.pop("id", None)
-            one.pop("tool_use_id", None)
+        for part in (*said["tool_calls"], *blocks):
+            part.pop("id", None)
+            part.pop("tool_use_id", None)
     for name, value in said.items():
         if name not in data.UNSEARCHED:
             for text in _strings(value):
@@ -181,7 +181,7 @@ def text_hashes(event: Event) -> Iterator[bytes]:
     if isinstance(memory := getattr(data, "memory", None), Memory):
         yield sha256(memory.content.encode()).digest()
     if isinstance(data, StoreItemPut):
-        yield from (bytes.fromhex(found) for found in data.vectors.values())
+        yield from (bytes.fromhex(digest) for digest in data.vectors.values())
 
 
 def candidates(text: str) -> Iterator[str]:
@@ -191,20 +191,22 @@ def candidates(text: str) -> Iterator[str]:
     Ids made by turnlog are left out, because they are stored in clear.
     """
     text = _ID_OF_OURS.sub('"', text)
-    yield from (one for found in _IDENTIFIERS.finditer(text) if not _DATE.match(one := found[0].strip()))
+    yield from (identifier for match in _IDENTIFIERS.finditer(text) if not _DATE.match(identifier := match[0].strip()))
     for part in _PARTS.findall(text):
         for sentence in _SENTENCES.split(part):
-            one = sentence.strip()[:MOST_CHARS].strip()
-            if len(one.encode(errors="replace")) >= KEY_BYTES and (" " in one or not one.isascii()):
-                yield one
+            candidate = sentence.strip()[:MOST_CHARS].strip()
+            if len(candidate.encode(errors="replace")) >= KEY_BYTES and (" " in candidate or not candidate.isascii()):
+                yield candidate
 
 
-def chosen(found: Iterable[str], most: int) -> list[str]:
+def chosen(strings: Iterable[str], most: int) -> list[str]:
     """Returns at most `most` strings: identifiers first, then strings of all lengths at even steps, longer ones
     first."""
-    known = list(dict.fromkeys(found))
-    identifiers = [one for one in known if _IDENTIFIERS.fullmatch(one)]
-    said = sorted((one for one in known if not _IDENTIFIERS.fullmatch(one)), key=lambda one: -min(len(one), 24))
+    known = list(dict.fromkeys(strings))
+    identifiers = [string for string in known if _IDENTIFIERS.fullmatch(string)]
+    said = sorted(
+        (string for string in known if not _IDENTIFIERS.fullmatch(string)), key=lambda text: -min(len(text), 24)
+    )
     room = max(0, most - len(identifiers))
     spread = said if len(said) <= room else [said[at * len(said) // room] for at in range(room)]
     return [*identifiers[:most], *spread]

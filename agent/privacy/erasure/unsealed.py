@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid5
 
-from turnlog.agent.privacy.erasure.event_scan import Place
+from turnlog.agent.privacy.erasure.event_scan import ScannedEvent
 from turnlog.agent.privacy.erasure.string_search import SearchStrings
 from turnlog.events.codec import parsed
 from turnlog.events.contracts import CONTRACTS, Event, MemorySource, ThreadForked, TurnRecorded
@@ -34,24 +34,24 @@ class Ending:
     first_seq: int | None = None
 
 
-def must_go(place: Place, ending: Ending) -> bool:
+def must_go(scanned: ScannedEvent, ending: Ending) -> bool:
     """Returns whether the event must be overwritten in the log."""
-    seq, mine = place.stored.seq, ending.first_seq is None or place.user == ending.user
+    seq, mine = scanned.stored.seq, ending.first_seq is None or scanned.user == ending.user
     if seq > ending.through:
         return False
     if mine:
-        return _is_readable(place, ending, ending.first_seq is None)
-    if seq < (ending.first_seq or 0) or _is_dead(place, ending):
+        return _is_readable(scanned, ending, ending.first_seq is None)
+    if seq < (ending.first_seq or 0) or _is_dead(scanned, ending):
         return False
-    contract = CONTRACTS.get(place.type or "")
-    return contract is not None and bool(contract.PERSONAL) and contract.MIXES_SPEAKERS and _has_words(place)
+    contract = CONTRACTS.get(scanned.type or "")
+    return contract is not None and bool(contract.PERSONAL) and contract.MIXES_SPEAKERS and _has_words(scanned)
 
 
-def quotes(place: Place, ending: Ending, search_strings: SearchStrings) -> bool:
+def quotes(scanned: ScannedEvent, ending: Ending, search_strings: SearchStrings) -> bool:
     """Returns whether a server's error text, which is not encrypted, contains one of the person's strings."""
-    mine = ending.first_seq is None or place.user == ending.user
-    contract = CONTRACTS.get(place.type or "")
-    return mine and contract is not None and contract.QUOTES_ERRORS and bool(search_strings.within(place.stored.body))
+    mine = ending.first_seq is None or scanned.user == ending.user
+    contract = CONTRACTS.get(scanned.type or "")
+    return mine and contract is not None and contract.QUOTES_ERRORS and bool(search_strings.within(scanned.stored.body))
 
 
 def without_derived(event: Event) -> Event | None:
@@ -82,29 +82,29 @@ def is_late(event: Event, marks: Mapping[str, int], requests: Collection[UUID]) 
 
 
 def _sources(data: Any) -> list[MemorySource]:
-    found = list(data.memory.sources) if getattr(data, "memory", None) is not None else []
-    found += [data.source] if isinstance(getattr(data, "source", None), MemorySource) else []
-    return [*found, *(source for entity in getattr(data, "entities", ()) for source in entity.sources)]
+    sources = list(data.memory.sources) if getattr(data, "memory", None) is not None else []
+    sources += [data.source] if isinstance(getattr(data, "source", None), MemorySource) else []
+    return [*sources, *(source for entity in getattr(data, "entities", ()) for source in entity.sources)]
 
 
-def _is_readable(place: Place, ending: Ending, own_thread: bool) -> bool:
-    if place.envelope is None:
+def _is_readable(scanned: ScannedEvent, ending: Ending, own_thread: bool) -> bool:
+    if scanned.envelope is None:
         return own_thread
-    if "sealed" in place.envelope:
-        return own_thread and not _is_dead(place, ending)
-    if place.type == "thread_restored":
-        return any(_envelope_speaks(one) for one in _restored(place.envelope))
-    return _has_words(place)
+    if "sealed" in scanned.envelope:
+        return own_thread and not _is_dead(scanned, ending)
+    if scanned.type == "thread_restored":
+        return any(_envelope_speaks(envelope) for envelope in _restored(scanned.envelope))
+    return _has_words(scanned)
 
 
-def _is_dead(place: Place, ending: Ending) -> bool:
-    return place.envelope is not None and place.envelope.get("sealedkey") in ending.destroyed
+def _is_dead(scanned: ScannedEvent, ending: Ending) -> bool:
+    return scanned.envelope is not None and scanned.envelope.get("sealedkey") in ending.destroyed
 
 
-def _has_words(place: Place) -> bool:
+def _has_words(scanned: ScannedEvent) -> bool:
     """Returns whether the event has a field with words; an event that cannot be decoded counts as having one."""
     try:
-        return recorded(place.stored).event.data.has_words()
+        return recorded(scanned.stored).event.data.has_words()
     except TurnlogError:
         return True
 
@@ -114,7 +114,7 @@ def _restored(envelope: dict[str, Any]) -> list[Any]:
     events = data.get("events") if isinstance(data, dict) else None
     if not isinstance(events, list):
         return [None]
-    return [one.get("envelope") if isinstance(one, dict) else None for one in events]
+    return [event.get("envelope") if isinstance(event, dict) else None for event in events]
 
 
 def _envelope_speaks(text: object) -> bool:

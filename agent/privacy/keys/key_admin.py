@@ -107,7 +107,7 @@ async def destroy(conn: Connection, stream: KeyStream, tenant: str, user: str) -
     await asyncio.sleep(SETTLE_S)
     seqs = await stream.destroy(records)
     async with conn.transaction():
-        destroyed = (await conn.execute(_DESTROY, ([one.id for one in records], seqs))).rowcount
+        destroyed = (await conn.execute(_DESTROY, ([record.id for record in records], seqs))).rowcount
         await tell(conn, tenant, user)
     await _compact(conn)
     return destroyed
@@ -130,9 +130,9 @@ async def rewrap(conn: Connection, stream: KeyStream) -> int:
     await complete_table(conn, stream)
     done = 0
     while part := await _rewrap_some(conn, stream):
-        done += sum(one.wrapped is not None for one in part)
+        done += sum(record.wrapped is not None for record in part)
     head = await stream.head()
-    old = [one.seq async for one in stream.since(0, head) if one.kek_id != stream.keks.current.id]
+    old = [record.seq async for record in stream.since(0, head) if record.kek_id != stream.keks.current.id]
     await stream.overwrite(old)
     await stream.cut_raft_logs()
     await stream.note_kek()
@@ -159,7 +159,7 @@ async def _rewrap_some(conn: Connection, stream: KeyStream) -> list[KeyRecord]:
         seqs = await stream.put(made)
         await conn.cursor().executemany(
             "UPDATE user_keys SET wrapped = %s, kek_id = %s, seq = %s WHERE key_id = %s::uuid",
-            [(one.wrapped, one.kek_id, seq, one.id) for one, seq in zip(made, seqs, strict=True)],
+            [(record.wrapped, record.kek_id, seq, record.id) for record, seq in zip(made, seqs, strict=True)],
         )
     return made
 

@@ -39,10 +39,10 @@ async def checked_keks(settings: Settings, conn: Connection, log: Log) -> Keks |
                 "users said in this log is lost: begin an empty one with another TURNLOG_HOME"
             )
     if missing := needed - set(keks.by_id if keks else ()):
-        given = "and none is given" if keks is None else f"not by {keks.current.id} from {keks.source}"
+        detail = "and none is given" if keks is None else f"not by {keks.current.id} from {keks.source}"
         raise WrongKek(
-            f"the personal data of this turnlog's users is encrypted under key-encryption key {missing.pop()}, {given}."
-            " Set TURNLOG_KEK to that one; to change it, set TURNLOG_KEK_OLD to it and run `turnlog encryption-key "
+            f"the personal data of this turnlog's users is encrypted under key-encryption key {missing.pop()}, {detail}"
+            ". Set TURNLOG_KEK to that one; to change it, set TURNLOG_KEK_OLD to it and run `turnlog encryption-key "
             "rewrap`. With an embedded Postgres it is the file `kek` in TURNLOG_HOME"
         )
     if keks is not None:
@@ -85,8 +85,8 @@ async def _copy(conn: Connection, stream: KeyStream) -> None:
     while True:
         async with conn.transaction():
             records = [KeyRecord(*row) for row in await (await conn.execute(_UNPLACED, (AT_ONCE,))).fetchall()]
-            await conn.execute(PLACE, ([one.id for one in records], await stream.put(records)))
-        await stream.overwrite_issued([one.id for one in records if one.wrapped is None])
+            await conn.execute(PLACE, ([record.id for record in records], await stream.put(records)))
+        await stream.overwrite_issued([record.id for record in records if record.wrapped is None])
         if len(records) < AT_ONCE:
             return
 
@@ -105,7 +105,7 @@ async def _take(conn: Connection, stream: KeyStream, records: Sequence[KeyRecord
     if not records:
         return
     await conn.cursor().executemany(*taking_over(records))
-    rows = await (await conn.execute(_DESTROYED, ([one.id for one in records],))).fetchall()
+    rows = await (await conn.execute(_DESTROYED, ([record.id for record in records],))).fetchall()
     await stream.overwrite_issued([key_id for key_id, _, _ in rows])
     for tenant, user in {(tenant, user) for _, tenant, user in rows}:
         await tell(conn, tenant, user)

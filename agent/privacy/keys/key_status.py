@@ -58,9 +58,9 @@ async def key_status(runtime: Runtime) -> KeyStatus:
     """Returns whether words are encrypted, and how many keys each KEK wraps. Raises InvalidKek."""
     keks = keks_of(runtime.settings)
     async with runtime.pool.connection() as conn:
-        found = await key_admin.uses(conn, keks)
+        uses = await key_admin.uses(conn, keks)
     kek = None if keks is None else KekName(keks.current.id, keks.source)
-    return KeyStatus(keks is not None, kek, tuple(found))
+    return KeyStatus(keks is not None, kek, tuple(uses))
 
 
 async def rotate_key(runtime: Runtime, tenant: str, user: str) -> RotatedKey:

@@ -94,7 +94,7 @@ class KeyStream:
         """Stores the records; returns their sequences in the same order."""
         seqs: list[int] = []
         for start in range(0, len(records), MAX_BATCH):
-            outs = [self._outgoing(one) for one in records[start : start + MAX_BATCH]]
+            outs = [self._outgoing(record) for record in records[start : start + MAX_BATCH]]
             with _nats_errors("write to"):
                 seqs += [done.seq for done in await publish(self.nc, outs, ACK_S)]
         return seqs
@@ -108,12 +108,14 @@ class KeyStream:
 
     async def of_keys(self, key_ids: Collection[str]) -> list[KeyRecord]:
         """Returns the latest record of each of these keys; keys that turnlog did not issue are left out."""
-        found: list[KeyRecord] = []
+        latest: list[KeyRecord] = []
         for key_id in sorted(key_ids):
-            records = [one async for _, one in self._messages(key_id) if one is not None and one.id == key_id]
-            destroyed = [one for one in records if one.wrapped is None]
-            found += (destroyed or records)[-1:]
-        return found
+            records = [
+                record async for _, record in self._messages(key_id) if record is not None and record.id == key_id
+            ]
+            destroyed = [record for record in records if record.wrapped is None]
+            latest += (destroyed or records)[-1:]
+        return latest
 
     async def destroy(self, records: Sequence[KeyRecord]) -> list[int]:
         """Records that these keys are destroyed, and overwrites their bytes. Returns the sequences of the records.
@@ -121,8 +123,8 @@ class KeyStream:
         The record comes first: a key without any message counts as never issued, and events that it sealed would be
         parked.
         """
-        seqs = await self.put([one._replace(wrapped=None, kek_id=self.keks.current.id) for one in records])
-        await self.overwrite_issued({one.id for one in records})
+        seqs = await self.put([record._replace(wrapped=None, kek_id=self.keks.current.id) for record in records])
+        await self.overwrite_issued({record.id for record in records})
         await self.cut_raft_logs()
         return seqs
 
@@ -132,8 +134,8 @@ class KeyStream:
             [
                 seq
                 for key_id in sorted(key_ids)
-                async for seq, one in self._messages(key_id)
-                if one is None or one.wrapped is not None
+                async for seq, record in self._messages(key_id)
+                if record is None or record.wrapped is not None
             ]
         )
 
@@ -162,13 +164,13 @@ class KeyStream:
         while True:
             with _nats_errors("read"):
                 try:
-                    found = await js.get_msg(KEYS_STREAM, seq=seq + 1, subject=subject, next=True)
+                    message = await js.get_msg(KEYS_STREAM, seq=seq + 1, subject=subject, next=True)
                 except NotFoundError as error:
                     if error.err_code != NO_MESSAGE:  # the stream itself is missing
                         raise
                     return
-            seq = int(found.seq or 0)
-            yield seq, self._record(found.data or b"", seq)
+            seq = int(message.seq or 0)
+            yield seq, self._record(message.data or b"", seq)
 
     def _outgoing(self, record: KeyRecord) -> Outgoing:
         key_id, tenant, user, kek_id = record.id, record.tenant, record.user, record.kek_id
@@ -180,9 +182,9 @@ class KeyStream:
 
     def _record(self, body: bytes, seq: int) -> KeyRecord | None:
         try:
-            found = from_json(body)
-            key_id, tenant, user = (str(found[name]) for name in ("key", "tenant", "user"))
-            kek_id, wrapped = str(found["kek"]), base64.b64decode(found["wrapped"], validate=True)
+            fields = from_json(body)
+            key_id, tenant, user = (str(fields[name]) for name in ("key", "tenant", "user"))
+            kek_id, wrapped = str(fields["kek"]), base64.b64decode(fields["wrapped"], validate=True)
             raw = self.keks.unwrap(wrapped, kek_id, key_id, tenant, user)
         except (ValueError, TypeError, KeyError, KeyUnavailable):
             return None

@@ -93,11 +93,11 @@ class KeyTable:
         async def ask(conn: Connection) -> list[tuple[Any, ...]]:
             return await (await conn.execute(_KEYS, asked)).fetchall()
 
-        found: dict[Owner, list[KeyRow]] = {}
+        rows: dict[Owner, list[KeyRow]] = {}
         for values in await self._asked(ask, f"the keys of {_named(owners)}"):
             row = KeyRow(*values)
-            found.setdefault((row.tenant, row.user), []).append(row)
-        return found
+            rows.setdefault((row.tenant, row.user), []).append(row)
+        return rows
 
     async def make(self, owners: Collection[Owner]) -> None:
         """Makes the first keys of these users, except for users who get one from another process at the same time."""
@@ -109,17 +109,17 @@ class KeyTable:
     async def _issue(self, made: Sequence[KeyRecord], conn: Connection) -> None:
         """Puts new keys on the stream and into the table. The stream acknowledges a key before it is visible in the
         table, so that keys in use survive the loss of Postgres."""
-        columns = [[one[at] for one in made] for at in range(5)]
+        columns = [[record[at] for record in made] for at in range(5)]
         async with conn.transaction():
             won = {key_id for (key_id,) in await (await conn.execute(_MAKE, columns)).fetchall()}
-            if mine := [one for one in made if one.id in won]:
-                await conn.execute(PLACE, ([one.id for one in mine], await self._stream.put(mine)))
+            if mine := [record for record in made if record.id in won]:
+                await conn.execute(PLACE, ([record.id for record in mine], await self._stream.put(mine)))
 
     async def take_over(self, key_ids: Collection[str]) -> bool:
         """Copies these keys from the stream to the table; returns False if the stream has none of them."""
-        if not (found := await self._stream.of_keys(key_ids)):
+        if not (records := await self._stream.of_keys(key_ids)):
             return False
-        await self._asked(lambda conn: conn.cursor().executemany(*taking_over(found)), "keys back")
+        await self._asked(lambda conn: conn.cursor().executemany(*taking_over(records)), "keys back")
         return True
 
     async def _asked(self, ask: Callable[[Connection], Awaitable[T]], what: str, within_s: float = HANGS_S) -> T:
@@ -236,7 +236,11 @@ class KeyStore:
                 self._problem = str(error)
 
     def _not_held(self, key_ids: Iterable[str]) -> set[str]:
-        return {one for one in (*key_ids, *self._missed) if one not in self._owners and one not in self._unissued}
+        return {
+            key_id
+            for key_id in (*key_ids, *self._missed)
+            if key_id not in self._owners and key_id not in self._unissued
+        }
 
     async def prefetch_current(self, owners: Iterable[Owner]) -> None:
         """Loads the keys that the next calls of `current` will need; makes keys for users who have none. Raises
@@ -331,15 +335,15 @@ class KeyStore:
 
     def _opened(self, rows: Iterable[KeyRow]) -> KeysOfUser:
         """Returns the keys of one user, ready for use. Raises KeyUnavailable."""
-        found = KeysOfUser()
+        opened = KeysOfUser()
         for row in rows:
             key = None
             if row.wrapped is not None:
                 raw = self.keks.unwrap(row.wrapped, row.kek_id, row.id, row.tenant, row.user)
                 key = UserKey(row.id, AESGCM(raw))
-            found.keys[row.id] = key
-            found.current = key if row.is_current else found.current
-        return found
+            opened.keys[row.id] = key
+            opened.current = key if row.is_current else opened.current
+        return opened
 
     def _hold(self, owner: Owner, keys: KeysOfUser) -> None:
         self._drop(owner)

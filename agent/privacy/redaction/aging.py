@@ -64,8 +64,8 @@ class Ages:
 
     def days(self, tenant: str, user: str | None) -> int | None:
         """Returns the smaller one of the default and the user's own number of days; None if there is no limit."""
-        given = (self.default, self.own.get((tenant, user)))
-        return min((days for days in given if days is not None), default=None)
+        limits = (self.default, self.own.get((tenant, user)))
+        return min((days for days in limits if days is not None), default=None)
 
     def is_old(self, tenant: str, user: str | None, said_at: datetime, stored_at: datetime) -> bool:
         """Returns whether a turn is too old. Its age counts from `said_at` or `stored_at`, whichever is earlier; the
@@ -73,8 +73,8 @@ class Ages:
         days, since = self.days(tenant, user), stored_at if is_undated(said_at) else min(said_at, stored_at)
         return days is not None and since < self.at - timedelta(days=days)
 
-    def has_old(self, one: Recorded) -> bool:
-        return self.is_old(one.event.tenant, one.event.user, one.event.time, one.stored_at)
+    def has_old(self, recorded: Recorded) -> bool:
+        return self.is_old(recorded.event.tenant, recorded.event.user, recorded.event.time, recorded.stored_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +97,13 @@ def outcomes(ages: Ages, gone: Gone | None, begins_with: Gone | None, sign: Sign
     """Returns a function that decides about each event of a conversation that is not removed completely. The function
     returns None to remove the event, the event itself to keep it, or an event without the words of old turns.
     begins_with: the old turns of the parent conversation, if this one is a fork."""
-    needles = SearchStrings(gone.texts if gone else ())
+    search_strings = SearchStrings(gone.texts if gone else ())
 
-    def outcome(one: Recorded) -> Event | None:
-        event, data = one.event, one.event.data
+    def outcome(recorded: Recorded) -> Event | None:
+        event, data = recorded.event, recorded.event.data
         if isinstance(data, ThreadRestored):
-            return _restored(one, outcome)
-        is_old = ages.has_old(one)
+            return _restored(recorded, outcome)
+        is_old = ages.has_old(recorded)
         if (gone and _is_derived(event, gone)) or (is_old and type(data).PERSONAL and not isinstance(data, KEPT)):
             return None
         if isinstance(data, TurnRecorded | EventRedacted) or gone is None:
@@ -116,7 +116,7 @@ def outcomes(ages: Ages, gone: Gone | None, begins_with: Gone | None, sign: Sign
             event = with_data(event, {"label": None})
         if isinstance(data, ThreadForked) and begins_with and (data.summary or data.topics):
             event = with_data(event, {"summary": None, "topics": {}, "tagged_through": 0})
-        return _without(event, needles, sign)
+        return _without(event, search_strings, sign)
 
     return outcome
 
@@ -138,12 +138,12 @@ def _begins_old(label: str | None, gone: Gone) -> bool:
     return bool(words) and any(comparable([text]).startswith(words) for text in gone.texts)
 
 
-def _without(event: Event, needles: SearchStrings, sign: Sign) -> Event | None:
-    hits = needles.within(event.data.model_dump_json().encode())
+def _without(event: Event, search_strings: SearchStrings, sign: Sign) -> Event | None:
+    hits = search_strings.within(event.data.model_dump_json().encode())
     if not hits:
         return event
     try:
-        return struck(event, strike_of_texts([needles.strings[number] for number in hits], sign), 0) or event
+        return struck(event, strike_of_texts([search_strings.strings[number] for number in hits], sign), 0) or event
     except InvalidWords:  # the contract does not allow the mark in this field
         return None
 
@@ -153,20 +153,20 @@ def _erased(event: Event) -> Event:
     return event if is_erased(event) else with_data(event, data)
 
 
-def _restored(one: Recorded, outcome: Outcome) -> Event:
-    assert isinstance(one.event.data, ThreadRestored)
+def _restored(recorded: Recorded, outcome: Outcome) -> Event:
+    assert isinstance(recorded.event.data, ThreadRestored)
     parts = []
-    for part in one.event.data.events:
+    for part in recorded.event.data.events:
         try:
             inner = decode(part.envelope.encode())
         except InvalidEvent:
             continue
-        left = outcome(Recorded(inner, part.seq, one.partition, part.stored_at))
+        left = outcome(Recorded(inner, part.seq, recorded.partition, part.stored_at))
         if left is inner:
             parts.append(part)
         elif left is not None:
             parts.append(part.model_copy(update={"envelope": encode(left).decode()}))
-    return with_data(one.event, {"events": parts})
+    return with_data(recorded.event, {"events": parts})
 
 
 def memory_outcomes(ages: Ages, events: Sequence[Recorded]) -> tuple[set[UUID], Outcome]:
@@ -177,30 +177,32 @@ def memory_outcomes(ages: Ages, events: Sequence[Recorded]) -> tuple[set[UUID], 
     by_hand: set[UUID] = set()
     changed: set[UUID] = set()  # memories that lose a quote
 
-    def is_old(source: MemorySource, one: Recorded) -> bool:
-        return ages.is_old(one.event.tenant, one.event.user, source.said_at, one.stored_at)
+    def is_old(source: MemorySource, recorded: Recorded) -> bool:
+        return ages.is_old(recorded.event.tenant, recorded.event.user, source.said_at, recorded.stored_at)
 
-    for one in events:
-        data, memory = one.event.data, getattr(one.event.data, "memory", None)
+    for recorded in events:
+        data, memory = recorded.event.data, getattr(recorded.event.data, "memory", None)
         if isinstance(memory, Memory):
-            sources.setdefault(memory.id, []).extend(is_old(source, one) for source in memory.sources)
-            lose = any(source.quote != MARK and is_old(source, one) for source in memory.sources)
+            sources.setdefault(memory.id, []).extend(is_old(source, recorded) for source in memory.sources)
+            lose = any(source.quote != MARK and is_old(source, recorded) for source in memory.sources)
             changed |= {memory.id} if lose else set()
             by_hand |= {memory.id} if memory.origin == "user" else set()
         if isinstance(data, MemoryConfirmed) and data.source.quote != ERASED:
-            sources.setdefault(data.memory_id, []).append(is_old(data.source, one))
+            sources.setdefault(data.memory_id, []).append(is_old(data.source, recorded))
     gone = {memory for memory, old in sources.items() if old and all(old) and memory not in by_hand}
 
-    def outcome(one: Recorded) -> Event | None:
-        if isinstance(one.event.data, ProfileWritten) and not (gone | changed).isdisjoint(one.event.data.lines):
+    def outcome(recorded: Recorded) -> Event | None:
+        if isinstance(recorded.event.data, ProfileWritten) and not (gone | changed).isdisjoint(
+            recorded.event.data.lines
+        ):
             return None  # the profile is written again
-        return _of_memory(one, gone, lambda source: is_old(source, one))
+        return _of_memory(recorded, gone, lambda source: is_old(source, recorded))
 
     return gone, outcome
 
 
-def _of_memory(one: Recorded, gone: set[UUID], is_old: Callable[[MemorySource], bool]) -> Event:
-    event, data = one.event, one.event.data
+def _of_memory(recorded: Recorded, gone: set[UUID], is_old: Callable[[MemorySource], bool]) -> Event:
+    event, data = recorded.event, recorded.event.data
     memory = getattr(data, "memory", None)
     if isinstance(memory, Memory) and memory.id in gone:
         return _erased(event)
@@ -213,8 +215,8 @@ def _of_memory(one: Recorded, gone: set[UUID], is_old: Callable[[MemorySource], 
     if isinstance(data, MemoryConfirmed):
         return with_data(event, {"source": _quotes((data.source,), is_old)[0]})
     if isinstance(data, EntitiesFound):
-        kept = [one for one in data.entities if not one.sources or not all(map(is_old, one.sources))]
-        said = [one.model_copy(update={"sources": _quotes(one.sources, is_old)}) for one in kept]
+        kept = [entity for entity in data.entities if not entity.sources or not all(map(is_old, entity.sources))]
+        said = [entity.model_copy(update={"sources": _quotes(entity.sources, is_old)}) for entity in kept]
         return with_data(event, {"entities": said})
     return event
 

@@ -101,7 +101,7 @@ class RedactionPlan:
 
     @property
     def preview(self) -> RedactionPreview:
-        events = dict(Counter(one.recorded.event.type for one in self.struck))
+        events = dict(Counter(change.recorded.event.type for change in self.struck))
         return RedactionPreview(self.thread, self.turn.seq, events, len(set().union(*self.memories.values())))
 
 
@@ -154,21 +154,21 @@ async def plan_redaction(
     threads = await _threads(runtime, tenant, thread, owner)
     if strike.whole:
         strike = strike.only(await _distinctive(runtime, tenant, threads, strike))
-    found = [one for name in threads async for one in _struck_in(runtime, tenant, name, strike)]
+    changes = [change for name in threads async for change in _struck_in(runtime, tenant, name, strike)]
     memories: dict[str, set[UUID]] = {}
-    for one in found:
-        memory = getattr(one.recorded.event.data, "memory", None)
+    for change in changes:
+        memory = getattr(change.recorded.event.data, "memory", None)
         if isinstance(memory, Memory):
-            memories.setdefault(one.recorded.event.thread, set()).add(memory.id)
-    return RedactionPlan(tenant, thread, turn, strike, tuple(threads), tuple(found), memories)
+            memories.setdefault(change.recorded.event.thread, set()).add(memory.id)
+    return RedactionPlan(tenant, thread, turn, strike, tuple(threads), tuple(changes), memories)
 
 
 async def _struck_in(runtime: Runtime, tenant: str, thread: str, strike: Strike) -> AsyncIterator[Struck]:
-    async for one in runtime.log.read_thread(tenant, thread):
-        if is_derived(one.event, strike):
-            yield Struck(one, None)
-        elif (replaced := struck(one.event, strike, one.seq)) is not None:
-            yield Struck(one, replaced)
+    async for entry in runtime.log.read_thread(tenant, thread):
+        if is_derived(entry.event, strike):
+            yield Struck(entry, None)
+        elif (replaced := struck(entry.event, strike, entry.seq)) is not None:
+            yield Struck(entry, replaced)
 
 
 async def _distinctive(runtime: Runtime, tenant: str, threads: Iterable[str], strike: Strike) -> list[str]:
@@ -176,9 +176,13 @@ async def _distinctive(runtime: Runtime, tenant: str, threads: Iterable[str], st
     elsewhere."""
     texts = list(strike.texts)
     for name in threads:
-        async for one in runtime.log.read_thread(tenant, name, types=("turn_recorded",)):
-            if one.seq != strike.seq and isinstance(one.event.data, TurnRecorded) and one.event.data.role == "user":
-                said = said_in(one.event.data)
+        async for entry in runtime.log.read_thread(tenant, name, types=("turn_recorded",)):
+            if (
+                entry.seq != strike.seq
+                and isinstance(entry.event.data, TurnRecorded)
+                and entry.event.data.role == "user"
+            ):
+                said = said_in(entry.event.data)
                 texts = [text for text in texts if comparable([text]) not in said]
     return texts
 
@@ -214,15 +218,15 @@ async def redact_turn(
             whole=words is None,
             by=by,
             reason=reason,
-            events=sum(one.replaced is not None for one in plan.struck),
-            removed=sum(one.replaced is None for one in plan.struck),
+            events=sum(change.replaced is not None for change in plan.struck),
+            removed=sum(change.replaced is None for change in plan.struck),
             memories=plan.preview.memories,
         )
         with reach.step("replacing events in the log"):
             await _replace(runtime, plan, begun)
         with reach.step("rebuilding the threads"):
             await rebuild(runtime, tenant, plan.threads)
-        await clear_caches(runtime, tenant, plan.threads, (one.recorded.event for one in plan.struck))
+        await clear_caches(runtime, tenant, plan.threads, (change.recorded.event for change in plan.struck))
         with reach.step("searching for what is left"):
             scan, count = await _scanned(runtime, plan, reach)
     data = begun.model_copy(
@@ -246,19 +250,19 @@ async def _threads(runtime: Runtime, tenant: str, thread: str, owner: str | None
         if isinstance(event.data, ThreadForked):
             forks[event.thread] = event.data.parent
     talks = [thread]
-    for one in talks:
-        talks += [fork for fork, parent in forks.items() if parent == one and fork not in talks]
+    for talk in talks:
+        talks += [fork for fork, parent in forks.items() if parent == talk and fork not in talks]
     people: dict[str, None] = {}
-    for one in talks:
-        async for found in runtime.log.read_thread(tenant, one):
-            if found.event.user is not None:
-                people.setdefault(found.event.user)
+    for talk in talks:
+        async for entry in runtime.log.read_thread(tenant, talk):
+            if entry.event.user is not None:
+                people.setdefault(entry.event.user)
     if owner is not None and people.keys() - {owner}:
         raise Forbidden("others speak in this conversation or forked it; an operator can strike words from it")
     memories = [memory_thread(user) for user in people]
     async with runtime.pool.connection() as conn:
         known = [await rows.known_threads(conn, Person(tenant, user)) for user in people]
-    shadows = sorted(one for some in known for one in some if one.startswith(SHADOW))
+    shadows = sorted(name for names in known for name in names if name.startswith(SHADOW))
     return [*talks, *memories, *shadows]
 
 
@@ -281,8 +285,8 @@ async def _replace(runtime: Runtime, plan: RedactionPlan, begun: TurnRedacted) -
     call after a crash still finds it."""
     log, tenant = runtime.log, plan.tenant
     if log.keyring is not None:
-        await log.keyring.prefetch_current(owners_to_seal(one.replaced for one in plan.struck if one.replaced))
-    carriers = [carrier(runtime, one.recorded, one.replaced, begun) for one in plan.struck if one.replaced]
+        await log.keyring.prefetch_current(owners_to_seal(change.replaced for change in plan.struck if change.replaced))
+    carriers = [carrier(runtime, change.recorded, change.replaced, begun) for change in plan.struck if change.replaced]
     sources = (plan.turn.event.id,) if begun.whole else ()
     forgotten = [
         Event(
@@ -290,7 +294,7 @@ async def _replace(runtime: Runtime, plan: RedactionPlan, begun: TurnRedacted) -
             source=SOURCE,
             tenant=tenant,
             thread=name,
-            user=next(one.recorded.event.user for one in plan.struck if one.recorded.event.thread == name),
+            user=next(change.recorded.event.user for change in plan.struck if change.recorded.event.thread == name),
             data=MemoryForgotten(memory_id=memory, source_ids=sources),
         )
         for name, ids in plan.memories.items()
@@ -300,7 +304,7 @@ async def _replace(runtime: Runtime, plan: RedactionPlan, begun: TurnRedacted) -
     await log.append(receipt_event(tenant, begun))
     await runtime.wait_until_projected()
     await log.end_readers()
-    replaced = {one.recorded.seq for one in plan.struck} | (await replacements(log.nc)).superseded
+    replaced = {change.recorded.seq for change in plan.struck} | (await replacements(log.nc)).superseded
     for seq in sorted(replaced, key=lambda seq: (seq == plan.turn.seq, seq)):
         await log.overwrite(seq)
 
@@ -370,11 +374,11 @@ async def _scanned(runtime: Runtime, plan: RedactionPlan, reach: ErasureReach) -
             await scan_tables(conn, search_strings, scan, lambda done, total: None)
     left, alike = 0, list[int]()
     for thread in plan.threads:
-        async for one in runtime.log.read_thread(plan.tenant, thread):
-            if is_derived(one.event, plan.strike) or struck(one.event, plan.strike, one.seq) is not None:
+        async for entry in runtime.log.read_thread(plan.tenant, thread):
+            if is_derived(entry.event, plan.strike) or struck(entry.event, plan.strike, entry.seq) is not None:
                 left += 1
-            elif may_spell(one.event, plan.strike) and not isinstance(one.event.data, EventRedacted):
-                alike.append(one.seq)
+            elif may_spell(entry.event, plan.strike) and not isinstance(entry.event.data, EventRedacted):
+                alike.append(entry.seq)
     scan.note("threads of the log", OF_THREADS[1], left)
     if alike:
         scan.note("threads of the log", f"{OF_THREADS[1]} that may spell them otherwise: {alike[:20]}", len(alike))

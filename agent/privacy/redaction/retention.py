@@ -16,7 +16,7 @@ from uuid import UUID, uuid4, uuid5
 
 from turnlog.agent.conversations.archive.restoring import restored_if_archived
 from turnlog.agent.privacy.erasure import rows
-from turnlog.agent.privacy.erasure.event_scan import Person, Place, place_of
+from turnlog.agent.privacy.erasure.event_scan import Person, ScannedEvent, scanned_event
 from turnlog.agent.privacy.erasure.scanning import Scan, scan_buckets, scan_stream, scan_tables
 from turnlog.agent.privacy.erasure.string_search import MOST_CANDIDATES, SearchStrings, chosen
 from turnlog.agent.privacy.redaction.aging import Ages, Gone, is_clear, memory_outcomes, outcomes
@@ -81,20 +81,20 @@ class Leaving:
     forgotten: list[Event] = field(default_factory=list)
     texts: dict[str, None] = field(default_factory=dict)
 
-    def add(self, one: Recorded, outcome: Event | None) -> None:
-        if outcome is one.event:
+    def add(self, entry: Recorded, outcome: Event | None) -> None:
+        if outcome is entry.event:
             return
         if outcome is None:
-            self.removed.append(one)
+            self.removed.append(entry)
         else:
-            self.replaced.append(Struck(one, outcome))
-        self.threads[one.event.thread] = None
+            self.replaced.append(Struck(entry, outcome))
+        self.threads[entry.event.thread] = None
 
     def keep_whole(self, thread: str) -> None:
         """Leaves a conversation unchanged until the next run, because it got a new event meanwhile."""
-        kept = [one for one in self.removed if one.event.thread == thread]
-        self.turns -= sum(isinstance(one.event.data, TurnRecorded) for one in kept)
-        self.removed = [one for one in self.removed if one.event.thread != thread]
+        kept = [entry for entry in self.removed if entry.event.thread == thread]
+        self.turns -= sum(isinstance(entry.event.data, TurnRecorded) for entry in kept)
+        self.removed = [entry for entry in self.removed if entry.event.thread != thread]
         del self.ends[thread]
 
 
@@ -107,18 +107,18 @@ async def find_old(runtime: Runtime, at: datetime, on_progress: OnProgress = no_
     if old.ages.default is not None or old.ages.own:
         types += ["turn_recorded", "checkpoint_saved"]
     head = await runtime.log.head()
-    async for stored in runtime.log.read([type_filter(one) for one in types], 1, head):
-        place = place_of(stored)
+    async for stored in runtime.log.read([type_filter(type_) for type_ in types], 1, head):
+        scanned = scanned_event(stored)
         if stored.seq % 1_000 == 0:
             on_progress(stored.seq, head)
-        if place.type == "turns_expired":
-            _note_run(old, place, runtime.log.signer)
-        elif place.thread is not None and not place.thread.startswith(OWN_THREADS):
-            tenant, is_turn = place.subject.tenant, place.type == "turn_recorded"
-            if not old.ages.is_old(tenant, place.user, _said_at(place), stored.stored_at):
-                lasting.add((tenant, place.thread))
+        if scanned.type == "turns_expired":
+            _note_run(old, scanned, runtime.log.signer)
+        elif scanned.thread is not None and not scanned.thread.startswith(OWN_THREADS):
+            tenant, is_turn = scanned.subject.tenant, scanned.type == "turn_recorded"
+            if not old.ages.is_old(tenant, scanned.user, _said_at(scanned), stored.stored_at):
+                lasting.add((tenant, scanned.thread))
             else:
-                old.turns.setdefault((tenant, place.thread), Counter())[place.user] += is_turn
+                old.turns.setdefault((tenant, scanned.thread), Counter())[scanned.user] += is_turn
     old.turns = {talk: users for talk, users in old.turns.items() if users.total() or talk not in lasting}
     return old
 
@@ -146,33 +146,33 @@ async def too_old(runtime: Runtime, tenant: str, at: datetime) -> list[TooOld]:
 
 
 async def _own_days(conn: Connection) -> dict[tuple[str, str | None], int]:
-    found = await conn.execute(
+    cursor = await conn.execute(
         "SELECT tenant, user_id, (preferences ->> 'retention_days')::int FROM user_preferences "
         "WHERE preferences ->> 'retention_days' IS NOT NULL AND starts_with(thread_id, %s)",
         (MEMORIES,),
     )
-    return {(tenant, user): days for tenant, user, days in await found.fetchall()}
+    return {(tenant, user): days for tenant, user, days in await cursor.fetchall()}
 
 
-def _said_at(place: Place) -> datetime:
+def _said_at(scanned: ScannedEvent) -> datetime:
     try:
-        return in_calendar(datetime.fromisoformat(str((place.envelope or {}).get("time"))))
+        return in_calendar(datetime.fromisoformat(str((scanned.envelope or {}).get("time"))))
     except (ValueError, TypeError):
-        return place.stored.stored_at
+        return scanned.stored.stored_at
 
 
-def _note_run(old: Old, place: Place, signer: Signer | None) -> None:
+def _note_run(old: Old, scanned: ScannedEvent, signer: Signer | None) -> None:
     try:
         if signer is not None:
-            signer.check_signed(place.stored.seq, place.stored.body)
-        data = decode(place.stored.body).data
+            signer.check_signed(scanned.stored.seq, scanned.stored.body)
+        data = decode(scanned.stored.body).data
     except InvalidEvent:
         return
     if isinstance(data, TurnsExpired) and data.hits is None:
-        run, threads = old.unfinished.get(place.subject.tenant, (data.redaction, set()))
-        old.unfinished[place.subject.tenant] = run, threads | set(data.threads)
+        run, threads = old.unfinished.get(scanned.subject.tenant, (data.redaction, set()))
+        old.unfinished[scanned.subject.tenant] = run, threads | set(data.threads)
     elif isinstance(data, TurnsExpired):
-        old.unfinished.pop(place.subject.tenant, None)
+        old.unfinished.pop(scanned.subject.tenant, None)
 
 
 async def let_old_turns_go(runtime: Runtime, at: datetime, on_progress: OnProgress = no_progress) -> Counter[str]:
@@ -194,8 +194,8 @@ async def let_old_turns_go(runtime: Runtime, at: datetime, on_progress: OnProgre
             texts.update(dict.fromkeys(list(leaving.texts)[: max(MOST_CANDIDATES - len(texts), 0)]))
             on_progress(first + len(batch), len(talks))
         scan, searched = await _scanned(runtime, list(texts), on_progress)
-        found = {"scanned": dict(scan.places), "strings_searched": searched, "hits": scan.total}
-        receipt = receipt.model_copy(update={**found, "threads": (), "found_in": dict(scan.recorded) or None})
+        result = {"scanned": dict(scan.places), "strings_searched": searched, "hits": scan.total}
+        receipt = receipt.model_copy(update={**result, "threads": (), "found_in": dict(scan.recorded) or None})
         await runtime.log.append(receipt_event(tenant, receipt))
         counts.update(turns=receipt.turns, conversations=receipt.conversations, memories=receipt.memories)
         counts.update(hits=scan.total)
@@ -210,9 +210,9 @@ async def _planned(runtime: Runtime, old: Old, tenant: str, batch: Sequence[str]
             event = recorded(stored).event
             if isinstance(event.data, ThreadForked):
                 forks[event.thread] = event.data
-    every = [one for one in batch if not one.startswith(OWN_THREADS)]
-    for one in every:
-        every += [fork for fork, data in forks.items() if data.parent == one and fork not in every]
+    every = [name for name in batch if not name.startswith(OWN_THREADS)]
+    for name in every:
+        every += [fork for fork, data in forks.items() if data.parent == name and fork not in every]
     leaving, gone = Leaving(), dict[str, Gone | None]()
     leaving.threads.update(dict.fromkeys(batch))
 
@@ -228,12 +228,12 @@ async def _planned(runtime: Runtime, old: Old, tenant: str, batch: Sequence[str]
     for thread in every:
         if thread not in gone:
             await plan(thread)
-    users = {user for one in batch for user in old.turns.get((tenant, one), ()) if user is not None}
-    memories = {memory_thread(user) for user in users} | {one for one in batch if one.startswith((MEMORIES, SHADOW))}
+    users = {user for name in batch for user in old.turns.get((tenant, name), ()) if user is not None}
+    memories = {memory_thread(user) for user in users} | {name for name in batch if name.startswith((MEMORIES, SHADOW))}
     async with runtime.pool.connection() as conn:
         for user in sorted(users):
             known = await rows.known_threads(conn, Person(tenant, user))
-            memories |= {one for one in known if one.startswith(SHADOW)}
+            memories |= {name for name in known if name.startswith(SHADOW)}
     for thread in sorted(memories):
         await _plan_memories(runtime, old.ages, tenant, thread, leaving)
     return leaving
@@ -245,52 +245,52 @@ async def _plan_conversation(
     """Adds the changes to a conversation to `leaving`; returns its old turns. begins_with: the old turns of its parent,
     if it is a fork."""
     head = await runtime.log.thread_head(tenant, thread)
-    events = [one async for one in runtime.log.read_thread(tenant, thread)]
-    lasting = [one for one in events if isinstance(one.event.data, LASTING)]
-    if lasting and all(ages.has_old(one) for one in lasting):
+    events = [entry async for entry in runtime.log.read_thread(tenant, thread)]
+    lasting = [entry for entry in events if isinstance(entry.event.data, LASTING)]
+    if lasting and all(ages.has_old(entry) for entry in lasting):
         leaving.ends[thread] = head
-        for one in events:
-            leaving.add(one, one.event if is_clear(one.event) else None)
+        for entry in events:
+            leaving.add(entry, entry.event if is_clear(entry.event) else None)
         return _old_turns(ages, lasting, begins_with, leaving)
     async with runtime.pool.connection() as conn:
         if await restored_if_archived(runtime, conn, tenant, thread):
-            events = [one async for one in runtime.log.read_thread(tenant, thread)]
+            events = [entry async for entry in runtime.log.read_thread(tenant, thread)]
     gone, signer = _old_turns(ages, events, begins_with, leaving), runtime.log.signer
 
     def sign(encoding: str, data: bytes) -> bytes:
         return signer.value_signature(tenant, encoding.encode() + b"\0" + data) if signer else b""
 
     outcome = outcomes(ages, gone, begins_with, sign)
-    for one in events:
-        leaving.add(one, outcome(one))
-    away = {one.seq for one in leaving.removed}
-    for one in events:  # events that replaced a removed event
-        if isinstance(one.event.data, EventRedacted) and one.event.data.seq in away:
-            leaving.add(one, None)
+    for entry in events:
+        leaving.add(entry, outcome(entry))
+    away = {entry.seq for entry in leaving.removed}
+    for entry in events:  # events that replaced a removed event
+        if isinstance(entry.event.data, EventRedacted) and entry.event.data.seq in away:
+            leaving.add(entry, None)
     return gone
 
 
 def _old_turns(ages: Ages, events: Sequence[Recorded], begins_with: Gone | None, leaving: Leaving) -> Gone | None:
-    turns = [one for one in events if isinstance(one.event.data, TurnRecorded)]
-    old = [one for one in turns if ages.has_old(one)]
-    young = [one.event.data for one in turns if not ages.has_old(one)]
+    turns = [entry for entry in events if isinstance(entry.event.data, TurnRecorded)]
+    old = [entry for entry in turns if ages.has_old(entry)]
+    young = [entry.event.data for entry in turns if not ages.has_old(entry)]
     said = "\0".join(said_in(data) for data in young if isinstance(data, TurnRecorded))
     texts = dict.fromkeys(begins_with.texts if begins_with else ())
-    texts.update(dict.fromkeys(text for one in old for text in sentences_of(one.event)))
+    texts.update(dict.fromkeys(text for entry in old for text in sentences_of(entry.event)))
     only = tuple(text for text in texts if comparable([text]) not in said)
     leaving.turns += len(old)
     leaving.texts.update(dict.fromkeys(only))
-    seqs = [*(one.seq for one in old), *((begins_with.first, begins_with.last) if begins_with else ())]
+    seqs = [*(entry.seq for entry in old), *((begins_with.first, begins_with.last) if begins_with else ())]
     return Gone(min(seqs), max(seqs), only) if seqs else None
 
 
 async def _plan_memories(runtime: Runtime, ages: Ages, tenant: str, thread: str, leaving: Leaving) -> None:
-    events = [one async for one in runtime.log.read_thread(tenant, thread)]
+    events = [entry async for entry in runtime.log.read_thread(tenant, thread)]
     gone, outcome = memory_outcomes(ages, events)
-    for one in events:
-        leaving.add(one, outcome(one))
+    for entry in events:
+        leaving.add(entry, outcome(entry))
     about = {"source": SOURCE, "tenant": tenant, "thread": thread}
-    user = next((one.event.user for one in events if one.event.user is not None), None)
+    user = next((entry.event.user for entry in events if entry.event.user is not None), None)
     leaving.forgotten += [
         Event(id=uuid5(memory, f"retention {thread}"), user=user, data=MemoryForgotten(memory_id=memory), **about)
         for memory in sorted(gone)
@@ -315,16 +315,20 @@ async def _carry_out(runtime: Runtime, tenant: str, leaving: Leaving, receipt: T
     }
     begun = receipt.model_copy(update={**counts, "threads": tuple(leaving.threads), "hits": None})
     if log.keyring is not None:
-        await log.keyring.prefetch_current(owners_to_seal(one.replaced for one in leaving.replaced if one.replaced))
-    carriers = [carrier(runtime, one.recorded, one.replaced, begun) for one in leaving.replaced if one.replaced]
+        await log.keyring.prefetch_current(
+            owners_to_seal(change.replaced for change in leaving.replaced if change.replaced)
+        )
+    carriers = [
+        carrier(runtime, change.recorded, change.replaced, begun) for change in leaving.replaced if change.replaced
+    ]
     await log.append_many([*carriers, *leaving.forgotten])
     await log.append(receipt_event(tenant, begun))
     await runtime.wait_until_projected()
     await log.end_readers()
     await _delete(runtime, leaving)
     await rebuild(runtime, tenant, list(leaving.threads))
-    went = [*leaving.removed, *(one.recorded for one in leaving.replaced)]
-    await clear_caches(runtime, tenant, list(leaving.threads), [one.event for one in went])
+    went = [*leaving.removed, *(change.recorded for change in leaving.replaced)]
+    await clear_caches(runtime, tenant, list(leaving.threads), [entry.event for entry in went])
     return receipt.model_copy(update=counts)
 
 
@@ -332,8 +336,12 @@ async def _delete(runtime: Runtime, leaving: Leaving) -> None:
     """Overwrites the events in the log. Turns and checkpoints come last, because the next run finds the conversations
     of a killed run by them."""
     known = await replacements(runtime.log.nc)
-    last = {one.seq for one in leaving.removed if isinstance(one.event.data, LASTING)}
-    seqs = {one.seq for one in leaving.removed} | {one.recorded.seq for one in leaving.replaced} | known.superseded
+    last = {entry.seq for entry in leaving.removed if isinstance(entry.event.data, LASTING)}
+    seqs = (
+        {entry.seq for entry in leaving.removed}
+        | {change.recorded.seq for change in leaving.replaced}
+        | known.superseded
+    )
     for part in (sorted(seqs - last), sorted(last)):
         for first in range(0, len(part), DELETED_AT_ONCE):
             await asyncio.gather(*(runtime.log.overwrite(seq) for seq in part[first : first + DELETED_AT_ONCE]))
@@ -343,10 +351,10 @@ async def _delete(runtime: Runtime, leaving: Leaving) -> None:
 async def _scanned(runtime: Runtime, texts: Sequence[str], on_progress: OnProgress) -> tuple[Scan, int]:
     """Searches tables, streams and buckets for sentences of the old turns; returns the result and the number of
     strings. It also finds a sentence if somebody else said the same."""
-    scan, needles = Scan(), SearchStrings(chosen(texts, MOST_STRINGS))
-    if needles.strings:
+    scan, search_strings = Scan(), SearchStrings(chosen(texts, MOST_STRINGS))
+    if search_strings.strings:
         async with runtime.pool.connection() as conn:
-            await scan_tables(conn, needles, scan, on_progress)
-        await scan_stream(runtime.log, needles, scan, on_progress)
-        await scan_buckets(runtime.log, needles, scan)
-    return scan, len(needles.strings)
+            await scan_tables(conn, search_strings, scan, on_progress)
+        await scan_stream(runtime.log, search_strings, scan, on_progress)
+        await scan_buckets(runtime.log, search_strings, scan)
+    return scan, len(search_strings.strings)

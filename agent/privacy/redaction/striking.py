@@ -88,8 +88,8 @@ class Strike:
         if text.isascii():
             return [match.span() for match in self.pattern.finditer(text)]
         folded, places = _folded(text)
-        found = [match.span() for match in self.pattern.finditer(folded)]
-        return [(places[first][0], places[last - 1][1]) for first, last in found]
+        spans = [match.span() for match in self.pattern.finditer(folded)]
+        return [(places[first][0], places[last - 1][1]) for first, last in spans]
 
     def only(self, texts: Sequence[str]) -> "Strike":
         """Returns a copy of the strike with these texts instead of its own."""
@@ -163,12 +163,12 @@ def _escaped(text: str) -> list[str]:
 
 def _pattern(text: str) -> str:
     """Returns a pattern for a text. Short texts match only as separate words, longer ones also within words."""
-    found = r"(?:\s|\\[nrt])+".join(map(re.escape, text.split()))
+    pattern = r"(?:\s|\\[nrt])+".join(map(re.escape, text.split()))
     if len(text.encode()) >= KEY_BYTES:
-        return found
+        return pattern
     before = f"(?<!{_WORDS_OF_SCRIPTS})" if re.match(_WORDS_OF_SCRIPTS, text[0]) else ""
     after = f"(?!{_WORDS_OF_SCRIPTS})" if re.match(_WORDS_OF_SCRIPTS, text[-1]) else ""
-    return before + found + after
+    return before + pattern + after
 
 
 def _pattern_in_bytes(raw: bytes) -> bytes:
@@ -233,7 +233,7 @@ def struck(event: Event, strike: Strike, seq: int) -> Event | None:
         case TurnRecorded(content=tuple()):
             _strike_across(said["content"], strike)
         case EntitiesFound():
-            said["entities"] = [one for one in said["entities"] if not _names(one, strike)]
+            said["entities"] = [entity for entity in said["entities"] if not _names(entity, strike)]
         case TopicsTagged():
             said["topics"] = {topic: mentions for topic, mentions in said["topics"].items() if MARK not in topic}
         case StoreItemPut() if said["value"] != data.model_dump(mode="json", exclude_none=True)["value"]:
@@ -357,7 +357,7 @@ def _masked_bytes(encoding: str, data: str, strike: Strike) -> str:
     signature, said = b"", raw
     if encoding.startswith(SIGNED):
         signature, said = raw[:SIGNATURE_BYTES], raw[SIGNATURE_BYTES:]
-    masked = strike.in_bytes.sub(lambda found: b"*" * len(found[0]), said) if strike.in_bytes else said
+    masked = strike.in_bytes.sub(lambda match: b"*" * len(match[0]), said) if strike.in_bytes else said
     if masked == said:
         return data
     if signature and strike.sign:
