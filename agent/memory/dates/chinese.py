@@ -64,7 +64,7 @@ def _part_of_year(match: re.Match[str], today: date) -> DaySpan:
 
 
 def _weekday(match: re.Match[str], today: date) -> DaySpan:
-    """Returns the span of a weekday or weekend with 上, 这 or 下: 上周五 is always the Friday of last week."""
+    """Returns the span of a weekday or weekend, such as 上周五, which is always the Friday of last week."""
     step = _step_of(match) if match.groupdict().get("step") else 0
     if match["day"] == "末":
         return spans.next_to(today, "weekend", step)
