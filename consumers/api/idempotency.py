@@ -26,7 +26,7 @@ WITHOUT_KEY = frozenset(
         "/ai-agent/refresh-context",
     }
 )
-# Headers that, besides the body, determine what a write does.
+# Besides the body, these headers determine the effect of a write.
 HEADERS = (
     *("if-match", "x-turnlog-thread", "x-turnlog-memory", "x-turnlog-timezone"),
     *("x-openwebui-chat-id", "x-openwebui-task", "x-conversation-id", "x-sm-conversation-id"),

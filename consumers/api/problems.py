@@ -285,7 +285,7 @@ def _why(wrong: Mapping[str, Any], route: Any) -> str:
 
 
 def not_json(error: RequestValidationError) -> str | None:
-    """Returns where the body stops being JSON; None if it is JSON."""
+    """Returns a sentence with the place from which the body is not JSON; None if it is JSON."""
     first = error.errors()[0]
     return f"the body is not JSON from character {first['loc'][1]} on" if first["type"] == "json_invalid" else None
 

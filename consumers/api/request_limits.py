@@ -89,7 +89,7 @@ class RequestLimits:
             await self._app(scope, receive, noting)
         except Exception as error:  # last resort: the client gets an id, never a traceback
             if begun and isinstance(error, ExceptionGroup) and error.split(BrokenResourceError)[1] is None:
-                return  # the client left its stream, so FastAPI's keep-alive had nobody to write to
+                return  # the client has left its stream, and FastAPI's keep-alive could not write
             answer = for_path(scope["path"], unexpected(error, scope["path"]))
             if not begun:
                 await answer(scope, receive, send)

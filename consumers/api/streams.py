@@ -175,7 +175,7 @@ class Streams:
     ) -> tuple[QuestionStored, Running[AnswerPiece]]:
         """Returns the request and its answer. A question that is sent again joins the running answer.
 
-        Raises NotFound, the errors of `throttled`, and those of asking before the question is on the log.
+        Raises NotFound, the errors of `throttled`, and errors that occur before the question is on the log.
         """
         async with in_share(*caller.person, "asks"):
             place = await caller.may_begin(thread, "member")

@@ -141,9 +141,9 @@ class Demonstration:
         self._check(kept, text)
 
     async def _wait_for_reactors(self) -> None:
-        """Waits until the reactors have done their work. Gives up when there was no progress for TIMEOUT_S.
+        """Waits until the reactors have done their work. Gives up after TIMEOUT_S without progress.
 
-        Where there is no terminal for a progress bar, prints what is left every 15 seconds.
+        Without a terminal for a progress bar, prints the remaining work every 15 seconds.
         """
         first = fewest = await self._left()
         self._say(f"   {counted(first, 'text')} to embed, on one core …")

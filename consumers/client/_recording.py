@@ -161,10 +161,11 @@ async def begun(exchanges: set[Exchange], thread: Thread, arguments: Wire, token
 
 
 async def _new(thread: Thread, given: Sequence[Wire]) -> tuple[Sequence[Wire], int]:
-    """Returns the messages after the longest prefix that the thread ends with, and the sequence of its last turn.
+    """Returns the messages that are new for the thread, and the sequence of its last turn.
 
-    If none fits, as with a shortened or edited history, returns those after the caller's last answer, unless the thread
-    is empty.
+    The new messages follow the longest prefix of the messages with which the thread ends. If there is no such prefix,
+    as after the caller has shortened or edited the history, the messages after the caller's last answer are new; in an
+    empty thread all are new.
     """
     try:
         known = await thread.messages(limit=max(1, len(given)), newest=True)

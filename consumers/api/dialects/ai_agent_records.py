@@ -150,7 +150,7 @@ class EntityRecord(NewEntity, CamelRecord):
 
 async def entity_records(caller: Principal, entities: Sequence[EntityFound]) -> list[EntityRecord]:
     """Returns the caller's entities as records. The target of a relation is stored as a name; if several entities have
-    this name, targetId is that of the most mentioned one."""
+    this name, targetId is the id of the entity that was mentioned most."""
     known = await entities_by_id(*caller.person)
     ids = {entity.name.casefold(): id_ for id_, entity in reversed(known.items())}
     records = []

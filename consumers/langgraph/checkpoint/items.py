@@ -20,9 +20,9 @@ SIGNATURE_BYTES = 32
 
 
 class Codec:
-    """A saver's serializer. private: it encrypts, so nothing may be stored unencrypted beside it.
+    """A saver's serializer. private: True if it encrypts; then the saver stores nothing unencrypted.
 
-    sign: signs unencrypted values whose types are not on the allow-list; without it they are refused. dumps and loads
+    sign: signs unencrypted values whose types are not on the allow-list; None refuses such values. dumps and loads
     raise TypeNotAllowed for unencrypted values with a type that cannot be read.
     """
 

@@ -98,7 +98,7 @@ class GivenEmbedder:
 
 
 def model_name(config: IndexConfig) -> str:
-    """Returns the name under which the vectors are stored; never that of one of turnlog's own models."""
+    """Returns the name under which the vectors are stored; never the name of one of turnlog's own models."""
     if given := config.get("model"):
         return f"langgraph:{given}"
     embed: Any = config.get("embed")

@@ -123,8 +123,8 @@ class TurnlogStore(BaseStore):
     def __init__(
         self, log: Log, pool: Pool, tenant: str = "default", *, index: Index = None, settings: Settings | None = None
     ) -> None:
-        """Makes a store on a log and a pool. settings: for the default embedder; by default, those of the environment.
-        Raises InvalidIndex."""
+        """Makes a store on a log and a pool. settings: settings of the default embedder; by default from the
+        environment. Raises InvalidIndex."""
         super().__init__()
         self.log, self.pool, self.loop = log, pool, asyncio.get_running_loop()
         self._embedder = _embedder(index, settings)

@@ -122,8 +122,8 @@ class Reindexer:
         """Returns the keys examined, apart from `seen`, and how many got vectors; no keys if the embedder is
         unavailable.
 
-        Each key is examined once, so that one that needs no vectors does not block those after it, and one whose event
-        is parked is not put forever.
+        Each key is examined once. So a key that needs no vectors does not block later keys, and a key whose event is
+        parked is not put again and again.
         """
         tenant, thread, model = self.planner.tenant, store_thread(namespace), self.vectors.embedder.model
         head = await self.log.thread_head(tenant, thread)

@@ -1,9 +1,9 @@
 """The extraction reactor: extracts memories from users' words, outside the answer's path.
 
 Several deliveries of a thread are handled together. Results of the rules are stored at once. The model runs when a
-batch is full or a turn has waited for the maximum age; after several failures its part is given up, and an event
-records this. Waiting conversations are kept in memory, and a periodic sweep finds them in the read models after a
-restart.
+batch is full or a turn has waited for the maximum age. After several failures, the extraction by the model is given up,
+and an event records this. Waiting conversations are kept in memory, and a periodic sweep finds them in the read models
+after a restart.
 """
 
 import asyncio
