@@ -177,8 +177,8 @@ def new_id() -> str:
 def problem_of(error: TurnlogError, locale: Locale | None = None) -> JSONResponse:
     """Returns the error as a response. Errors may have `retry_after_s`; if a server is unavailable it is RETRY_S.
 
-    locale: the language of the message for people. An error that says why there is no answer has one, and any error if
-    a locale is given.
+    locale: the language of the message for people. Errors that explain a missing answer have such a message; if a
+    locale is given, every error has one.
     """
     status = _status(error)
     if locale is not None or isinstance(error, NoAnswer | ModelError):

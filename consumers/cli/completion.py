@@ -26,8 +26,8 @@ def known_users(ctx: typer.Context) -> list[tuple[str, str]]:
 
 
 def _known(ctx: typer.Context, kind: Literal["thread", "user"]) -> list[tuple[str, str]]:
-    """Returns the most recently active threads. Returns nothing if no server runs or anything fails: the shell waits,
-    and shows no errors.
+    """Returns the most recently active threads, or their users. Returns [] if no server runs or anything fails, because
+    the shell waits for the result and shows no errors.
     """
     with contextlib.suppress(Exception):
         settings = configured.load_settings()

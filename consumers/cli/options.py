@@ -74,7 +74,7 @@ def with_shared(
 
 
 def unless_below(function: Callable[..., None]) -> Callable[..., None]:
-    """Returns a group's own command, which does nothing if a command of the group follows."""
+    """Makes the function a group's own command, which does nothing if a command of the group follows."""
 
     def callback(context: typer.Context, **options: Any) -> None:
         if context.invoked_subcommand is None:

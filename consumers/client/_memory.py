@@ -224,7 +224,8 @@ class Memory(LoopBound):
         """Imports an export of another product, or turnlog's JSONL; the same file again adds nothing.
 
         user: owner of the turns, which go into conversations of this user alone; by default the users that the file
-        names. thread: for all turns. dry_run: only reports what is in the file. Raises ImportFailed, InvalidToken.
+        names. thread: the conversation for all turns. dry_run: only reports what is in the file. Raises ImportFailed,
+        InvalidToken.
         """
         return await self._import(Path(path), user, format, thread, dry_run)
 

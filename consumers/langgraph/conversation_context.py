@@ -1,4 +1,4 @@
-"""The conversation graph's parts of a context: its messages as turns of the log, and its store's findings."""
+"""Makes the conversation graph's parts of a context: its messages as turns of the log, and its store's findings."""
 
 import asyncio
 import json

@@ -60,9 +60,9 @@ SELECT {_TURN} FROM messages WHERE tenant = %(tenant)s AND thread_id = %(thread)
 )
 """
 SPARE_TURNS = 32
-# The first statement of a pipeline, which is one transaction; it applies to that transaction alone. Statements are not
-# planned for the given values: for a shorter thread than most, the planner would plan each read again, which takes
-# longer than reading (0021).
+# The first statement of a pipeline, which is one transaction; the setting applies only to that transaction. It makes
+# Postgres use generic plans. For a thread that is shorter than most, the planner would otherwise plan each read again,
+# which takes longer than reading (0021).
 ONE_PLAN = b"SELECT set_config('plan_cache_mode', 'force_generic_plan', true)"
 # Steps from one namespace to the next by the index, regardless of how many checkpoints each has.
 _NAMESPACES = """

@@ -1,4 +1,4 @@
-"""Writes of the store: embeds new texts, appends one batch, and waits until it can be read. Adds vectors to older
+"""Writes items of the store: embeds new texts, appends one batch, and waits until it can be read. Adds vectors to older
 items.
 """
 
