@@ -15,6 +15,7 @@ from pydantic import with_config
 from turnlog.agent.context.about_memory import asks_to_forget_all, to_forget
 from turnlog.agent.memory.deciding.by_hand import InvalidMemory, checked_reason
 from turnlog.agent.memory.deciding.outcomes import Outcome
+from turnlog.agent.memory.deciding.revisions import newer_version
 from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.memory.deciding.writing import MemoryWriter, Place
 from turnlog.agent.memory.extraction.by_rules import Extractor
@@ -29,6 +30,7 @@ from turnlog.agent.settings import Settings
 from turnlog.events.contracts import Answer, MemoryKind
 from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.events.local_time import local, now_there
+from turnlog.projectors.models.memories.history_lookup import history
 from turnlog.projectors.models.memories.lookup import Conflict, StoredMemory, remembers_secrets, valid_memories, zone_of
 from turnlog.projectors.models.memories.vectors import Compaction, compactions
 from turnlog.projectors.models.terms import terms
@@ -107,9 +109,11 @@ class ArchivedMemory:
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """The ids of all memories whose content was dropped, including those with the same words."""
+    """The ids of all memories whose content was dropped, including those with the same words. newer: the latest
+    version of the memory, if it replaced the forgotten one and therefore stays."""
 
     forgotten: tuple[UUID, ...]
+    newer: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,12 +204,18 @@ async def revert_memory(runtime: Runtime, tenant: str, user: str, given: str) ->
 
 
 async def forget_memory(runtime: Runtime, tenant: str, user: str, given: str) -> Forgotten:
-    """Drops the content of a memory, and of its duplicates, from every read model. This cannot be undone.
+    """Drops the content of a memory, and of its duplicates, from every read model. This cannot be undone. A newer
+    version of the memory stays.
 
     Raises InvalidToken, NotFound, AmbiguousMemory.
     """
     row = await find_memory(runtime, tenant, user, given)
-    return Forgotten(tuple(await _memories(runtime).forget(tenant, user, row.id)))
+    gone = tuple(await _memories(runtime).forget(tenant, user, row.id))
+    if row.replaced_by is None:
+        return Forgotten(gone)
+    async with runtime.reading(*READS) as conn:
+        rows = await history(conn, tenant, Place(tenant, user).thread, row.id)
+    return Forgotten(gone, newer_version(row.id, rows))
 
 
 async def forget_as_asked(runtime: Runtime, tenant: str, user: str, text: str) -> ForgottenAsAsked | None:

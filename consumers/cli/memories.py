@@ -1,5 +1,6 @@
 """The commands `memories`, `remember`, `edit`, `rate`, `revert` and `forget`: long-term memory by hand."""
 
+import shlex
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -161,7 +162,7 @@ async def revert(rt: Runtime, which: Which, user: User, yes: Yes = False) -> Res
 
 @command(app)
 async def forget(rt: Runtime, which: Which, user: User, yes: Yes = False) -> Result:
-    """Forget a memory and its duplicates. They cannot be restored.
+    """Forget a memory and its duplicates; a newer version of it stays. They cannot be restored.
 
     The turn in which it was said stays in its conversation, and its words still reach the model with the history:
     `turnlog redact` strikes them, `turnlog threads delete` removes a conversation, `turnlog erase` all of a person.
@@ -172,7 +173,12 @@ async def forget(rt: Runtime, which: Which, user: User, yes: Yes = False) -> Res
     made = await memory_changes.forget_memory(rt, *place, str(row.id))
     more = counted(len(made.forgotten) - 1, "version or copy", "versions and copies")
     forgot = f"forgot 1 memory{'' if len(made.forgotten) == 1 else f' and {more} of it'}"
-    return Result(made, [forgot, *_said_in(row, await memories.list_memories(rt, *place))])
+    lines = [forgot, *_said_in(row, await memories.list_memories(rt, *place))]
+    if made.newer is not None:
+        newer = await memories.find_memory(rt, *place, str(made.newer))
+        command_line = f"`turnlog forget {newer.id} --user {shlex.quote(user)}`"
+        lines.insert(1, f"a newer version stays: “{newer.content}”; {command_line} forgets it too")
+    return Result(made, lines)
 
 
 def _said_in(forgotten: "memories.MemoryView", held: "list[memories.MemoryView]") -> list[str]:

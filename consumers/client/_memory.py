@@ -146,7 +146,8 @@ class Memory(LoopBound):
         return await profile(self.runtime, self.tenant, user, as_of, max_tokens)
 
     async def forget(self, user: str, memory: str | UUID) -> tuple[UUID, ...]:
-        """Removes the content of a memory and of all with the same words, and returns their ids.
+        """Removes the content of a memory and of all with the same words, and returns their ids. A newer version of the
+        memory stays.
 
         memory: an id, the beginning of an id, or words that only this memory contains. Raises NotFound,
         AmbiguousMemory.

@@ -3989,11 +3989,14 @@ export interface components {
         };
         /**
          * Forgotten
-         * @description The ids of all memories whose content was dropped, including those with the same words.
+         * @description The ids of all memories whose content was dropped, including those with the same words. newer: the latest
+         *     version of the memory, if it replaced the forgotten one and therefore stays.
          */
         Forgotten: {
             /** Forgotten */
             forgotten: string[];
+            /** Newer */
+            newer?: string | null;
         };
         /**
          * ForkAt

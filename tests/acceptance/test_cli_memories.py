@@ -1,6 +1,7 @@
 """Commands for long-term memory: memories, remember, edit, rate, revert, forget, conflicts, answer."""
 
 import json
+import shlex
 from typing import Any
 
 import pytest
@@ -164,6 +165,18 @@ async def test_a_memory_is_forgotten_with_the_version_before_it(log: Log, turnlo
     assert (await turnlog("edit", "cats", "I have three cats", "--user", "ann")).code == 0
     done = await turnlog("forget", "three", "--user", "ann", "--yes")
     assert done.out == "forgot 1 memory and 1 version or copy of it\n"
+
+
+async def test_forgetting_an_earlier_version_names_the_newer_one_and_the_command_that_forgets_it(
+    log: Log, turnlog: Cli
+) -> None:
+    old = (await turnlog("remember", "I live in Hanoi", "--user", "ann lee", "--json")).document["memory_id"]
+    new = (await turnlog("remember", "I live in Ghent", "--user", "ann lee", "--json")).document["memory_id"]
+    command = f"turnlog forget {new} --user 'ann lee'"
+    done = await turnlog("forget", old, "--user", "ann lee", "--yes")
+    assert done.out == f"forgot 1 memory\na newer version stays: “I live in Ghent”; `{command}` forgets it too\n"
+    last = await turnlog(*shlex.split(command)[1:], "--yes", "--json")
+    assert last.document == {"forgotten": [new], "newer": None}
 
 
 async def test_of_what_is_forgotten_no_entity_tells(log: Log, turnlog: Cli) -> None:

@@ -33,12 +33,17 @@ async def test_a_memory_from_remembering_to_forgetting(serve: Serve) -> None:
             assert (await bob.get(path)).status_code == 404
         assert (await bob.delete(f"/api/memories/{newer}")).status_code == 404
         assert (await bob.post("/api/memories/forget", json={"memory": "green"})).status_code == 404
-        assert newer in (await ann.delete(f"/api/memories/{newer}")).json()["forgotten"]
+        assert (await ann.delete(f"/api/memories/{newer}")).json() == {"forgotten": [memory, newer], "newer": None}
         gone = await ann.get(f"/api/memories/{newer}")
         assert (gone.status_code, gone.json()["status"], gone.json()["closed_reason"]) == (200, *["forgotten"] * 2)
         assert gone.json()["valid_to"] and "tea" not in gone.text
         assert (await ann.get("/api/memories")).json()["items"] == []
         assert (await ann.post("/api/recall", json={"query": "green tea"})).json()["memories"] == []
+        old, new = [
+            (await ann.post("/api/memories", json={"content": f"I live in {city}."})).json()["memory_id"]
+            for city in ("Hanoi", "Ghent")
+        ]
+        assert (await ann.delete(f"/api/memories/{old}")).json() == {"forgotten": [old], "newer": new}
 
 
 async def test_words_that_several_memories_have_forget_none_and_list_them(serve: Serve) -> None:

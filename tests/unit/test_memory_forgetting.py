@@ -5,7 +5,12 @@ from dataclasses import replace
 
 from helpers.dated_claims import DecidedMemories, claim, day
 
-from turnlog.agent.memory.deciding.revisions import closing_answers, forgetting, forgotten_events
+from turnlog.agent.memory.deciding.revisions import (
+    closing_answers,
+    forgetting,
+    forgotten_events,
+    newer_version,
+)
 from turnlog.agent.memory.deciding.semantic_conflicts import resolve_near_duplicate
 from turnlog.events.contracts import EndReason, Interval, MemoriesRevised
 from turnlog.projectors.models.memories.lookup import Conflict, StoredMemory
@@ -41,6 +46,16 @@ def test_what_it_superseded_said_something_else_and_stays() -> None:
 
 def test_an_older_version_goes_alone() -> None:
     assert forgotten(chain(("a", "b", "edited"), ("b", None, None)), "a") == ("a", "")
+
+
+def test_the_newest_version_of_a_forgotten_one_is_named_unless_it_is_forgotten_too() -> None:
+    rows = chain(("a", "b", "edited"), ("b", "c", "superseded"), ("c", None, None))
+    assert newer_version(rows["a"].id, list(rows.values())) == rows["c"].id
+    assert newer_version(rows["c"].id, list(rows.values())) is None
+    rows["c"] = replace(rows["c"], status="forgotten")
+    assert newer_version(rows["a"].id, list(rows.values())) == rows["b"].id
+    rows["b"] = replace(rows["b"], replaced_by=rows["a"].id, status="forgotten")
+    assert newer_version(rows["a"].id, list(rows.values())) is None, "a chain may be a circle"
 
 
 def test_merges_go_with_a_member_and_the_other_members_hold_again() -> None:

@@ -198,6 +198,17 @@ def forgetting(memory_id: UUID, family: Sequence[StoredMemory]) -> Forgetting:
     return Forgetting(in_order, tuple(reopened) if top.status in _IN_USE else ())
 
 
+def newer_version(memory_id: UUID, history: Sequence[StoredMemory]) -> UUID | None:
+    """Returns the latest memory that replaced this one, directly or through others, and is not forgotten; None if there
+    is none. history: the memory's chain, as `history` of the lookup returns it."""
+    rows = {row.id: row for row in history}
+    path = [memory_id]
+    while (row := rows.get(path[-1])) is not None and row.replaced_by and row.replaced_by not in path:
+        path.append(row.replaced_by)
+    newer = [rows[id_] for id_ in path[1:] if id_ in rows]
+    return next((row.id for row in reversed(newer) if row.status != "forgotten"), None)
+
+
 def combined(plans: Iterable[Forgetting]) -> Forgetting:
     """Combines several plans: memories with equal content that were recorded at different times."""
     every = list(plans)

@@ -116,9 +116,11 @@ class Memories(BaseModel):
 
 
 class Forgotten(BaseModel):
-    """Ids of all forgotten memories, including those with the same words."""
+    """Ids of all forgotten memories, including those with the same words. newer: the latest version of the memory, if
+    it replaced the forgotten one and therefore stays."""
 
     forgotten: list[UUID]
+    newer: UUID | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +235,7 @@ class _Tools:
         """Forgets a memory, and all memories with the same words."""
         who = self.caller(context, "write")
         done = await memory_changes.forget_memory(*who.person, str(memory_id))
-        return Forgotten(forgotten=list(done.forgotten))
+        return Forgotten(forgotten=list(done.forgotten), newer=done.newer)
 
     async def profile(self, context: Context[Any, Any], as_of: str) -> str:
         """Returns who the user is, in at most 400 tokens: what is true of them now, or was at a time, each line with
