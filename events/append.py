@@ -38,8 +38,8 @@ DECIDING_S = 60.0
 
 
 async def recently_stored(nc: Client, threads: Sequence[tuple[str, str]]) -> dict[Key, int]:
-    """Returns the first sequence of each event of these (tenant, thread) pairs, of events that were stored within the
-    deduplication window plus a minute.
+    """Returns the first sequence of each event of these (tenant, thread) pairs that was stored within the deduplication
+    window plus a minute.
 
     It reads only headers. Raises GapInLog if NATS fails during the read.
     """
@@ -109,7 +109,8 @@ class Appender:
         self._flusher: asyncio.Task[None] | None = None
 
     def refuse(self, why: str) -> None:
-        """Refuses every append from now on, because the read models were made from another log."""
+        """Refuses every append from now on, because the read models were made from another log. why: the text of the
+        OtherLog that appends raise."""
         self._other_log = why
 
     def allow(self, head: int) -> None:

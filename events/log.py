@@ -211,8 +211,8 @@ class Log:
         return max(await asyncio.gather(*(self.thread_head(tenant, thread, type_) for type_ in types)), default=0)
 
     async def partition_of(self, tenant: str, thread: str, seq: int) -> int:
-        """Returns a thread's partition, which the server chooses once. seq: the sequence of one of its events; 0 if
-        there are none, and the partition is 0."""
+        """Returns a thread's partition, which the server chooses once. seq: the sequence of one of its events. If it is
+        0, because there are none, returns 0."""
         if self.partitions == 1 or not seq:
             return 0
         if (place := (tenant, thread)) not in self._partitions:

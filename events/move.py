@@ -59,8 +59,8 @@ async def _begun(js: JetStreamContext, through: int) -> tuple[int, int] | None:
 
 
 async def first_since(log: Log, time: datetime) -> int:
-    """Returns the sequence of the first event that was stored at this time or later; without such an event the next
-    sequence."""
+    """Returns the sequence of the first event that was stored at this time or later; if there is none, the sequence
+    after the end of the log."""
     ask = json.dumps({"start_time": time.isoformat()}).encode()
     with nats_errors("cannot ask NATS for the events since a time"):
         answer = json.loads((await log.nc.request(f"$JS.API.STREAM.MSG.GET.{STREAM}", ask, timeout=ACK_S)).data)

@@ -16,7 +16,7 @@ _CACHES: list[Callable[[], None]] = []
 
 
 def holds_words(holder: Forgetful) -> None:
-    """Registers an object with a cache for its lifetime; its forget_all() is called in the current event loop."""
+    """Registers an object with a cache for its lifetime. Its forget_all() will be called in the loop that runs now."""
     _HOLDERS[holder] = _loop()
 
 

@@ -1,7 +1,7 @@
 """Signs events that affect access rights (all events on the threads of limits, agents and API keys), and events that
 replace (events/redactions.py) or delete other events.
 
-Without signatures, anyone who can publish to NATS could change these settings. The last attribute of a signed envelope
+Without signatures, anyone who can publish to NATS could change access rights. The last attribute of a signed envelope
 is `signature`: the HMAC-SHA256 of all bytes before it, under a key that only turnlog's processes have. Other readers
 ignore it. Checkpoint values of an application's own types are signed separately, inside their event.
 """

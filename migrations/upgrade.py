@@ -79,8 +79,8 @@ def newest_revision() -> str:
 
 
 async def is_current(database_url: str) -> bool:
-    """Returns whether the schema is the newest; also False if the database cannot be reached, and `upgrade` then raises
-    the error."""
+    """Returns whether the schema is the newest. Returns False if the database cannot be reached, because `upgrade` then
+    raises the error."""
     try:
         async with await psycopg.AsyncConnection.connect(database_url, connect_timeout=10) as conn:
             rows = await conn.execute(f"SELECT version_num FROM {SCHEMA}.alembic_version".encode())

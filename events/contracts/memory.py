@@ -46,7 +46,7 @@ class Memory(Frozen):
     importance, confidence: 0 to 1, as assessed when it was said. value: the normalised value in content ("3.80").
     origin: "user" means entered or edited by hand, "imported" from another product. rule: id of the extraction rule.
     dedupe_key: two valid memories of a user with the same key contradict each other, and strategy decides. valid_from:
-    the time since when it holds. expires_at: when the time to live from its rule ends. entities: names of entities it
+    the time from which it holds. expires_at: when the time to live from its rule ends. entities: names of entities it
     is about. metadata: a JSON object of the application's own.
     """
 

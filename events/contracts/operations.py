@@ -219,8 +219,9 @@ class TurnRedacted(EventContract):
 
 
 class TurnsExpired(EventContract):
-    """Turns that are older than their retention are deleted. One event is stored for each batch of conversations before
-    anything is deleted, and one for the run after the search for remains. They contain no words of the turns.
+    """Turns are deleted because they are older than the retention period. One event is stored for each batch of
+    conversations before anything is deleted, and one for the run after the search for remains. They contain no words of
+    the turns.
 
     redaction: the same id in all events of a run. threads: ids of the threads whose rows are rebuilt. turns,
     conversations: numbers of deleted turns and of conversations deleted entirely. events, replaced, memories: numbers

@@ -15,7 +15,7 @@ from typing import Literal
 
 TurnOrigin = Literal["person", "participant", "tool", "program", "quoted"]
 
-# Names that clients give to every turn of the user, because AutoGen and other frameworks repeat the role as the name.
+# Names that mean the user and no other speaker, because AutoGen and other frameworks repeat the role as the name.
 _OF_THE_ROLE = frozenset({"user", "human", "me", "customer", "userproxy", "用户", "我"})
 _PROGRAM_NAME = re.compile(r"middleware$|^summari[sz](?:er|ation)$", re.IGNORECASE)
 # The first words of messages that frameworks send as the user, even through APIs without a field for the origin:

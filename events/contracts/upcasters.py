@@ -52,6 +52,7 @@ def _are_seqs(seqs: Any) -> bool:
     return isinstance(seqs, list) and all(isinstance(seq, int) for seq in seqs)
 
 
+# The comments name the fields that the next version adds.
 UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
     ("turn_recorded", 1): turn_recorded_v1,
     ("turn_recorded", 2): added,  # origin, which Event derives from role, name, user and text

@@ -12,8 +12,8 @@ from turnlog.projectors.engine.database import is_locked
 from turnlog.projectors.engine.same_log import assert_same_log
 from turnlog.projectors.engine.writer import Connection
 
-# The name of a build without rows that marks a projection whose live rows are of an earlier version; its code_version
-# is that of the newest code.
+# A row of projection_positions with this build marks a projection whose live rows are of an earlier version. Its
+# code_version is that of the newest code.
 WANTED = "wanted"
 # Projections whose old rows are read during a rebuild for a newer version: search and summaries work without the newest
 # events. Old rows of other projections would show content that was changed or deleted since.

@@ -7,7 +7,7 @@ from psycopg import sql
 
 from turnlog.projectors.engine.writer import Connection
 
-MAX_DIMENSIONS = 4_000  # of an HNSW index over halfvec
+MAX_DIMENSIONS = 4_000  # the limit of an HNSW index over halfvec
 
 
 def neighbour_indexes(table: sa.Table) -> str:

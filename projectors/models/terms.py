@@ -1,9 +1,8 @@
-"""Makes search terms from English, Chinese and mixed text, by one pure function for chunks and queries.
+"""Makes search terms from English, Chinese and mixed text, in the same way for chunks and queries. Pure.
 
 Postgres has no Chinese parser, and its English parser drops words that people search for (`snake_case`, `bob@x.org`),
 so turnlog makes the terms itself and stores them as text[]. A term contains no space, quote, backslash or NUL.
-Stemming:
-Snowball English (Porter 2).
+English words are stemmed by Snowball English (Porter 2).
 """
 
 import re

@@ -63,9 +63,9 @@ async def hold_still(conn: Connection, projections: Sequence[Projection], build:
 
 
 async def lock_out(conn: Connection, projections: Sequence[Projection]) -> None:
-    """Locks the live tables until the transaction ends, all of them or none, before any reader could deadlock with it.
+    """Locks all live tables until the transaction ends. Gives up before a waiting reader could find a deadlock.
 
-    Raises QueryCanceled if readers hold a table for longer; the caller must then start the transaction again.
+    It then raises QueryCanceled, and the caller must start the transaction again.
     """
     await conn.execute(_SHORT_WAIT)
     tables = sql.SQL(", ").join(_qualified(projections, SCHEMA))

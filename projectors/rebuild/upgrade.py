@@ -72,7 +72,7 @@ async def rebuild_earlier(
         beat()
         try:
             async with await connect(database_url) as conn:
-                # Held until all are rebuilt, because a process that has noted them already would rebuild them again.
+                # Held until all are rebuilt, so that a waiting process finds none left to rebuild.
                 if not await take_locks(conn, ["upgrade"], "build", -1):
                     raise RebuildRunning("another process rebuilds the rows of an earlier version")
                 earlier = await note_earlier(conn, projections)

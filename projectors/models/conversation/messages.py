@@ -41,7 +41,8 @@ messages = thread_table(
     sa.Column("origin", sa.Text, nullable=False, comment="whose words: person, participant, tool, program, quoted"),
     utc_offset_column(),
 )
-# Each batch of turns reads a user's first and last name in a thread, to see whether several speakers share the user id.
+# For each batch of turns a query compares the smallest and the largest name of a user's turns in the thread: if they
+# differ, several speakers share the user id.
 sa.Index(
     "messages_names",
     *(messages.c[name] for name in ("tenant", "thread_id", "user_id", "name")),

@@ -45,7 +45,7 @@ def own_path(event: Event, data: ThreadArchived) -> str:
 
 
 def project(batch: Sequence[Recorded]) -> list[Change]:
-    """Applies one event: archiving events are batches of their own."""
+    """Returns the changes of one event, because every archiving event is a batch of its own."""
     event = batch[0].event
     match event.data:
         case ThreadArchived() as data:

@@ -40,8 +40,8 @@ class Near:
 
 @dataclass(frozen=True, slots=True)
 class ItemSearch:
-    """A search for items in a namespace or below it. fits: the condition. near: orders by similarity to this vector;
-    without it the newest items are first."""
+    """A search for items in a namespace or below it. fits: an SQL condition on items. near: orders by similarity to
+    this vector; without it the newest items are first."""
 
     prefix: Namespace
     fits: Clause = EVERYTHING
