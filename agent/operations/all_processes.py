@@ -61,7 +61,7 @@ async def ask_processes(runtime: Runtime, kind: Kind, **asked: Any) -> list[Repl
     with contextlib.suppress(NatsError, OSError):
         expected = set()
         with contextlib.suppress(*AWAY):
-            expected = {one.id for one in await processes(runtime) if one.is_alive}
+            expected = {process.id for process in await processes(runtime) if process.is_alive}
         inbox = nc.new_inbox()
         watching = await nc.subscribe(inbox, cb=hear)
         try:
@@ -71,8 +71,8 @@ async def ask_processes(runtime: Runtime, kind: Kind, **asked: Any) -> list[Repl
                 await asyncio.sleep(POLL_S)
         finally:
             await watching.unsubscribe()
-    found = list(replies.values()) or [Reply(_process(), "all", json.loads(json.dumps(_FOUND[kind](question))))]
-    return sorted(found, key=lambda one: (one.role, one.process))
+    answers = list(replies.values()) or [Reply(_process(), "all", json.loads(json.dumps(_FOUND[kind](question))))]
+    return sorted(answers, key=lambda reply: (reply.role, reply.process))
 
 
 @contextlib.asynccontextmanager
@@ -85,9 +85,9 @@ async def answering_for_this_process(
 
     async def hear(message: Msg) -> None:
         question = json.loads(message.data)
-        found = _FOUND[question["kind"]](question)
-        while len(body := json.dumps(me | {"found": found}).encode()) > MOST_BYTES:
-            found = found[: len(found) // 2]
+        values = _FOUND[question["kind"]](question)
+        while len(body := json.dumps(me | {"found": values}).encode()) > MOST_BYTES:
+            values = values[: len(values) // 2]
         await message.respond(body)
 
     watching = await runtime.log.nc.subscribe(PROCESSES, cb=hear)
@@ -105,17 +105,17 @@ def _breakers(question: Mapping[str, Any]) -> Any:
 
 
 def _latest(question: Mapping[str, Any]) -> Any:
-    found = latest(question["tenant"], question["limit"], question["only_failed"])
-    return _TRACES.dump_python(found, mode="json")
+    traces = latest(question["tenant"], question["limit"], question["only_failed"])
+    return _TRACES.dump_python(traces, mode="json")
 
 
 def _families(_: Mapping[str, Any]) -> Any:
     """Returns (name, help, type, samples) of each metric of this process, except metrics that are read from the
     servers."""
     return [
-        (one.name, one.documentation, one.type, [(s.name, s.labels, s.value) for s in one.samples])
-        for one in REGISTRY.collect()
-        if one.name not in metrics.MEASURED
+        (family.name, family.documentation, family.type, [(s.name, s.labels, s.value) for s in family.samples])
+        for family in REGISTRY.collect()
+        if family.name not in metrics.MEASURED
     ]
 
 

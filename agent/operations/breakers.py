@@ -44,10 +44,10 @@ async def list_breakers(runtime: Runtime) -> list[Circuit]:
 
 async def reset_breaker(runtime: Runtime, service: str) -> Circuit:
     """Closes the service's breakers in every process. Raises NotFound if no process has a breaker for it."""
-    found = _merged(await ask_processes(runtime, "breakers", reset=service))
-    for one in found:
-        if one.service == service:
-            return one
+    circuits = _merged(await ask_processes(runtime, "breakers", reset=service))
+    for circuit in circuits:
+        if circuit.service == service:
+            return circuit
     raise NotFound(f"there is no circuit breaker {service[:80]!r}; GET /admin/ai-agent/circuit-breakers lists them")
 
 
@@ -116,7 +116,7 @@ def _merged(replies: Sequence[Reply]) -> list[Circuit]:
         for service, state in reply.found.items():
             states.setdefault(service, []).append((reply.role, state))
     circuits = []
-    for service, found in sorted(states.items()):
-        by_severity = sorted(found, key=lambda one: BREAKER_STATES[one[1]])
-        circuits.append(Circuit(service, by_severity[-1][1], len(found), dict(by_severity)))
+    for service, role_states in sorted(states.items()):
+        by_severity = sorted(role_states, key=lambda role_state: BREAKER_STATES[role_state[1]])
+        circuits.append(Circuit(service, by_severity[-1][1], len(role_states), dict(by_severity)))
     return circuits

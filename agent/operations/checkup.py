@@ -45,26 +45,29 @@ class Finding:
 async def checkup(settings: Settings, open_: Callable[[], AbstractAsyncContextManager[Runtime]]) -> list[Finding]:
     """Returns the results of all checks in order. open_: opens the runtime; if it fails, the error becomes a
     finding."""
-    found = [_settings(settings), await _models(settings)]
+    findings = [_settings(settings), await _models(settings)]
     try:
         async with open_() as runtime:
-            found += [await look(runtime) for look in _LOOKS]
+            findings += [await look(runtime) for look in _LOOKS]
             if settings.team is not None:
-                found.append(await _team(runtime))
+                findings.append(await _team(runtime))
     except (InvalidKek, WrongKek) as error:
-        found.append(Finding("encryption", False, str(error)))
+        findings.append(Finding("encryption", False, str(error)))
     except TurnlogError as error:
         fix = "`turnlog up` starts the embedded servers"
         if settings.nats_url or settings.database_url:
             fix = "start the given servers, or correct their addresses"
-        found.append(Finding("servers", False, f"{error}; checks that need them were skipped", fix))
-    return found
+        findings.append(Finding("servers", False, f"{error}; checks that need them were skipped", fix))
+    return findings
 
 
 def _settings(settings: Settings) -> Finding:
     where = "embedded servers" if not (settings.nats_url and settings.database_url) else "given servers"
     unknown = unknown_variables()
-    detail = [f"home {settings.home}, {where}, tenant {settings.tenant}", *(f"{one} is no setting" for one in unknown)]
+    detail = [
+        f"home {settings.home}, {where}, tenant {settings.tenant}",
+        *(f"{name} is no setting" for name in unknown),
+    ]
     fix = "correct the name (docs/configuration.md lists all), or unset it" if unknown else ""
     return Finding("settings", True, "; ".join(detail), fix, warning=bool(unknown))
 
@@ -153,9 +156,9 @@ async def _projections(runtime: Runtime) -> Finding:
             "`turnlog log rebuild` deletes them and rebuilds all rows from this log",
         )
     if old:
-        return _of_another_version(old, {one.projection: one.rebuilt for one in lags})
-    stalled = [one for one in lags if one.stalled]
-    behind = max((one.behind for one in lags), default=0)
+        return _of_another_version(old, {partition.projection: partition.rebuilt for partition in lags})
+    stalled = [partition for partition in lags if partition.stalled]
+    behind = max((partition.behind for partition in lags), default=0)
     fix = await _key_waited_for(runtime, stalled) or "start a projector: `turnlog up` or `turnlog worker projectors`"
     detail = f"{len(PROJECTIONS)} read models, at most {behind:,} behind"
     return Finding("projections", not stalled, detail, fix if stalled else "")
@@ -176,7 +179,7 @@ def _of_another_version(old: Sequence[str], rebuilt: Mapping[str, float | None])
 async def _key_waited_for(runtime: Runtime, stalled: Sequence[Lag]) -> str | None:
     """Returns why the next event of a stalled partition cannot be read if the reason is a missing key; otherwise
     None."""
-    lowest = {one.partition: one.position for one in sorted(stalled, key=lambda one: -one.position)}
+    lowest = {lagging.partition: lagging.position for lagging in sorted(stalled, key=lambda lagging: -lagging.position)}
     for partition, position in lowest.items():
         async for stored in runtime.log.read([partition_filter(partition)], position + 1):
             try:
@@ -216,8 +219,8 @@ async def _encryption(runtime: Runtime) -> Finding:
             "" if runtime.settings.plaintext else "set TURNLOG_KEK to what `turnlog encryption-key new-kek` prints",
         )
     async with runtime.pool.connection() as conn:
-        found = await uses(conn, keks)
-    old = sum(one.current + one.retired for one in found if one.kek_id != keks.current.id)
+        kek_uses = await uses(conn, keks)
+    old = sum(use.current + use.retired for use in kek_uses if use.kek_id != keks.current.id)
     fix = "`turnlog encryption-key rewrap`, then unset TURNLOG_KEK_OLD" if old else ""
     detail = f"personal data in the log is encrypted, key-encryption key {keks.current.id} from {keks.source}"
     return Finding("encryption", True, detail + (f"; {counted(old, 'key')} still under another" if old else ""), fix)
@@ -233,19 +236,19 @@ async def _row_security(runtime: Runtime) -> Finding:
 
 
 async def _processes(runtime: Runtime) -> Finding:
-    found = await processes(runtime)
-    died, broken = deaths(found), [sentence for _, sentence in faults(found)]
-    loops = {f"{process}: {loop.loop}": loop for process in found for loop in process.loops}
+    all_processes = await processes(runtime)
+    died, broken = deaths(all_processes), [sentence for _, sentence in faults(all_processes)]
+    loops = {f"{process}: {loop.loop}": loop for process in all_processes for loop in process.loops}
     if died or broken:
         fix = "`turnlog up` starts all roles" if died else "it restarts by itself; the log says more"
         return Finding("processes", False, "; ".join([*died, *broken]), fix, loops)
-    if not found:
+    if not all_processes:
         return Finding(
             "processes", True, "no process plays a role, so nothing is served", "`turnlog up` plays all", warning=True
         )
-    playing = ", ".join(f"{one} plays {', '.join(one.roles)}" for one in found)
-    blocked = {str(one): blocked_s(one) for one in found if blocked_s(one) > BLOCKED_S}
-    slow = [f"event loop of {one} blocked for {seconds * 1_000:,.0f} ms" for one, seconds in blocked.items()]
+    playing = ", ".join(f"{process} plays {', '.join(process.roles)}" for process in all_processes)
+    blocked = {str(process): blocked_s(process) for process in all_processes if blocked_s(process) > BLOCKED_S}
+    slow = [f"event loop of {name} blocked for {seconds * 1_000:,.0f} ms" for name, seconds in blocked.items()]
     detail = "; ".join([playing, f"{counted(len(loops), 'loop')} at work", *slow])
     is_long = any(seconds > LONG_BLOCKED_S for seconds in blocked.values())
     fix = "PYTHONASYNCIODEBUG=1 makes the process's log name the callback" if is_long else ""

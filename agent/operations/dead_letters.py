@@ -67,8 +67,8 @@ async def list_dead_letters(
             f"no projection or reactor is named {projection!r}; there are {', '.join((*BY_NAME, *REACTORS))}"
         )
     async with runtime.pool.connection() as conn:
-        found = [DeadLetter(**row) for row in await parking.listed(conn, projection)]
-    return [one for one in found if tenant in (None, one.tenant)]
+        letters = [DeadLetter(**row) for row in await parking.listed(conn, projection)]
+    return [letter for letter in letters if tenant in (None, letter.tenant)]
 
 
 async def show_dead_letter(runtime: Runtime, seq: int, tenant: str | None = None) -> DeadEvent:
@@ -88,17 +88,17 @@ async def parked(
     """Returns the parked events; with `seq`, only the event at this sequence. Raises NotFound if no event is parked
     there."""
     every = await list_dead_letters(runtime, projection, tenant)
-    found = [one for one in every if one.status == "parked" and seq in (None, one.seq)]
-    if seq is not None and not found:
+    letters = [letter for letter in every if letter.status == "parked" and seq in (None, letter.seq)]
+    if seq is not None and not letters:
         raise NotFound(f"no event is parked at sequence {seq}; `turnlog dead-letters list` shows them")
-    return found
+    return letters
 
 
 async def park_event(conn: Connection, reactor: str, stored: Stored, error: str) -> None:
     """Makes an event a dead letter of a reactor, or updates its error."""
-    place = parse_stored(stored.subject)
-    letter = Incoming(stored.seq, (place.tenant, place.thread_token), place.type, None, error)
-    at = Positions(LIVE, place.partition, {})
+    subject = parse_stored(stored.subject)
+    letter = Incoming(stored.seq, (subject.tenant, subject.thread_token), subject.type, None, error)
+    at = Positions(LIVE, subject.partition, {})
     await parking.park(conn, reactor, at, [parking.Parked(letter, "poison", error)])
 
 
@@ -111,9 +111,15 @@ async def retry_dead_letters(
     Raises NotFound, NotNow, and the error of a model or server that is unavailable.
     """
     letters = await parked(runtime, seq, projection, tenant)
-    places = sorted({(one.projection, (one.tenant, one.thread_token)) for one in letters if one.projection in BY_NAME})
+    places = sorted(
+        {
+            (letter.projection, (letter.tenant, letter.thread_token))
+            for letter in letters
+            if letter.projection in BY_NAME
+        }
+    )
     done = [await replay.retry(runtime.log, runtime.database_url, BY_NAME[name], place) for name, place in places]
-    done += [await _react_again(runtime, react, one) for one in letters if one.projection not in BY_NAME]
+    done += [await _react_again(runtime, react, letter) for letter in letters if letter.projection not in BY_NAME]
     return _together(done)
 
 
@@ -138,17 +144,17 @@ async def drop_dead_letter(
 ) -> Retried:
     """Drops a parked event, and applies the events that waited for it in a projection. Raises NotFound."""
     done = []
-    for one in await parked(runtime, seq, projection, tenant):
-        if one.projection in BY_NAME:
-            done.append(await replay.drop(runtime.log, runtime.database_url, BY_NAME[one.projection], seq))
+    for letter in await parked(runtime, seq, projection, tenant):
+        if letter.projection in BY_NAME:
+            done.append(await replay.drop(runtime.log, runtime.database_url, BY_NAME[letter.projection], seq))
         else:
             async with runtime.pool.connection() as conn:
-                await parking.drop(conn, one.projection, seq)
+                await parking.drop(conn, letter.projection, seq)
     return _together(done)
 
 
 def _together(done: Sequence[Retried]) -> Retried:
     return Retried(
-        tuple(sorted({seq for one in done for seq in one.applied})),
-        tuple(sorted({seq for one in done for seq in one.parked})),
+        tuple(sorted({seq for retried in done for seq in retried.applied})),
+        tuple(sorted({seq for retried in done for seq in retried.parked})),
     )

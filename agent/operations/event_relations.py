@@ -54,8 +54,8 @@ async def event_relations(runtime: Runtime, tenant: str, thread: str, user: str,
     them are left out. Raises NotFound, LogUnavailable."""
     readers = frozenset({user})
     line = await line_at(runtime.log, seq, readers)
-    place = parse_stored(line.stored.subject)
-    if (place.tenant, place.thread_token) != (tenant, thread_token(thread)):
+    subject = parse_stored(line.stored.subject)
+    if (subject.tenant, subject.thread_token) != (tenant, thread_token(thread)):
         raise NotFound(f"thread {thread!r} has no event at sequence {seq}")
     return await _related(runtime, line, thread, readers, user, user)
 
@@ -65,11 +65,11 @@ async def event_relations_for_operator(runtime: Runtime, tenant: str, user: str,
     rows contain only ids and numbers. user: the operator. Raises NotFound, LogUnavailable."""
     readers = frozenset[str]()
     line = await line_at(runtime.log, seq, readers)
-    place, body = parse_stored(line.stored.subject), line.body or {}
-    if place.tenant != tenant:
+    subject, body = parse_stored(line.stored.subject), line.body or {}
+    if subject.tenant != tenant:
         raise NotFound(f"the tenant has no event at sequence {seq}")
     thread = body.get("thread")
-    if not isinstance(thread, str) or thread_token(thread) != place.thread_token:  # nobody can decode it
+    if not isinstance(thread, str) or thread_token(thread) != subject.thread_token:  # nobody can decode it
         return EventRelations(line.document(), [], [], cut=False, rows=[])
     return await _related(runtime, line, thread, readers, body.get("user") or user, None)
 
@@ -79,10 +79,10 @@ async def _related(
 ) -> EventRelations:
     """Returns the relations of an event. about: the user in whose memories to search for rows. user: the reader, who
     sees complete rows about themselves; None for an operator."""
-    place = parse_stored(line.stored.subject)
-    causes = await _causes(runtime, line, place.partition, place.tenant, thread, readers)
-    effects, cut = await _effects(runtime, line, place.tenant, thread, readers)
-    rows = await _rows(runtime, line, place.tenant, (thread, memory_thread(about)), user)
+    subject = parse_stored(line.stored.subject)
+    causes = await _causes(runtime, line, subject.partition, subject.tenant, thread, readers)
+    effects, cut = await _effects(runtime, line, subject.tenant, thread, readers)
+    rows = await _rows(runtime, line, subject.tenant, (thread, memory_thread(about)), user)
     return EventRelations(line.document(), _documents(causes), _documents(effects), cut, rows)
 
 

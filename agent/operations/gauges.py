@@ -38,9 +38,9 @@ AWAY = (TurnlogError, NatsError, psycopg.Error, PoolTimeout, OSError, TimeoutErr
 async def measure(runtime: Runtime) -> None:
     """Sets the gauges. While a server is unavailable, the gauges of projections have no series instead of old
     values."""
-    found: list[Lag] = []
+    lags: list[Lag] = []
     try:
-        found = await projection_lag(runtime)
+        lags = await projection_lag(runtime)
         metrics.OTHER_LOG.set(0)
     except OtherLog:
         metrics.OTHER_LOG.set(1)
@@ -52,12 +52,12 @@ async def measure(runtime: Runtime) -> None:
         metrics.DEAD_PROCESSES.set(len(deaths(running)))
     for gauge in (metrics.BEHIND, metrics.STALLED, metrics.REBUILDING, metrics.DEAD_LETTERS):
         gauge.clear()
-    for name, partitions in itertools.groupby(found, key=lambda one: one.projection):
+    for name, partitions in itertools.groupby(lags, key=lambda partition: partition.projection):
         each = list(partitions)
-        metrics.BEHIND.labels(name).set(max(one.behind for one in each))
-        metrics.STALLED.labels(name).set(any(one.stalled for one in each))
-        metrics.REBUILDING.labels(name).set(any(one.rebuilt is not None for one in each))
-        metrics.DEAD_LETTERS.labels(name).set(sum(one.parked for one in each))
+        metrics.BEHIND.labels(name).set(max(partition.behind for partition in each))
+        metrics.STALLED.labels(name).set(any(partition.stalled for partition in each))
+        metrics.REBUILDING.labels(name).set(any(partition.rebuilt is not None for partition in each))
+        metrics.DEAD_LETTERS.labels(name).set(sum(partition.parked for partition in each))
     with contextlib.suppress(*AWAY):
         await _measure_tiers(runtime)
     with contextlib.suppress(*AWAY):
@@ -96,8 +96,8 @@ async def whole_summary(runtime: Runtime) -> dict[str, Any]:
     await measure(runtime)
     samples = [(s.name, s.labels, s.value) for family in _measured() for s in family.samples]
     for reply in await ask_processes(runtime, "metrics"):
-        samples += [tuple(sample) for _, _, _, found in reply.found for sample in found]
-    states = {one.service: one.state for one in await list_breakers(runtime)}
+        samples += [tuple(sample) for _, _, _, family_samples in reply.found for sample in family_samples]
+    states = {circuit.service: circuit.state for circuit in await list_breakers(runtime)}
     return metrics.summary(samples) | {"circuitBreakers": states}
 
 
@@ -106,14 +106,14 @@ class _Families(Collector):
     replies: Sequence[Reply]
 
     def collect(self) -> Iterable[Metric]:
-        found: dict[str, Metric] = {}
-        for reply in {one.process: one for one in self.replies}.values():
+        families: dict[str, Metric] = {}
+        for reply in {reply.process: reply for reply in self.replies}.values():
             of = {"role": reply.role, "process": reply.process}
             for name, about, kind, samples in reply.found:
-                family = found.setdefault(name, Metric(name, about, kind))
+                family = families.setdefault(name, Metric(name, about, kind))
                 for sample, labels, value in samples:
                     family.add_sample(sample, {**labels, **of}, value)
-        return [*_measured(), *found.values()]
+        return [*_measured(), *families.values()]
 
 
 def _measured() -> list[Metric]:
@@ -123,12 +123,12 @@ def _measured() -> list[Metric]:
 async def _measure_stream(runtime: Runtime) -> None:
     """Measures the size of the stream and its limit. A log without a configured limit can fill the disk; the free space
     is known only if NATS runs on this machine."""
-    found = await runtime.log.nc.jetstream().stream_info(STREAM)
-    limit = float(found.config.max_bytes or -1)
+    info = await runtime.log.nc.jetstream().stream_info(STREAM)
+    limit = float(info.config.max_bytes or -1)
     if limit < 0:
         local = runtime.settings.nats_url is None
-        limit = found.state.bytes + shutil.disk_usage(runtime.settings.home).free if local else inf
-    metrics.STREAM_BYTES.set(found.state.bytes)
+        limit = info.state.bytes + shutil.disk_usage(runtime.settings.home).free if local else inf
+    metrics.STREAM_BYTES.set(info.state.bytes)
     metrics.STREAM_LIMIT.set(limit)
 
 

@@ -43,10 +43,10 @@ async def health(runtime: Runtime) -> Health:
     parts = [await _part("postgres", _database(runtime)), await _part("nats", runtime.log.head())]
     behind = None
     try:
-        found = await projection_lag(runtime)
-        stalled = sorted({one.projection for one in found if one.stalled})
-        behind = max((one.behind for one in found), default=0)
-        shares = {one.projection: one.rebuilt for one in found if one.rebuilt is not None}
+        lags = await projection_lag(runtime)
+        stalled = sorted({partition.projection for partition in lags if partition.stalled})
+        behind = max((partition.behind for partition in lags), default=0)
+        shares = {partition.projection: partition.rebuilt for partition in lags if partition.rebuilt is not None}
         rebuilt = [f"rebuilding {name} {share:.0%}" for name, share in shares.items()]
         wrong = [f"stopped: {', '.join(stalled)}"] * bool(stalled) + rebuilt
         parts.append(Part("projections", "degraded" if wrong else "up", "; ".join(wrong) or None))
@@ -58,10 +58,10 @@ async def health(runtime: Runtime) -> Health:
         parts.append(Part("processes", "degraded" if broken else "up", "; ".join(broken) or None))
     except AWAY as error:
         parts.append(Part("processes", "down", _reason(error)))
-    opened = [one.service for one in await list_breakers(runtime) if one.state != "closed"]
+    opened = [circuit.service for circuit in await list_breakers(runtime) if circuit.state != "closed"]
     parts.append(Part("models", "degraded" if opened else "up", f"left alone: {', '.join(opened)}" if opened else None))
     order: list[State] = ["up", "degraded", "down"]
-    return Health(max((one.state for one in parts), key=order.index), parts, behind)
+    return Health(max((part.state for part in parts), key=order.index), parts, behind)
 
 
 async def _database(runtime: Runtime) -> None:

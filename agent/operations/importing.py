@@ -111,39 +111,39 @@ class ImportReport:
     rejected: list[Rejected] = field(default_factory=list)
     rejected_count: int = 0
 
-    def reject(self, one: Rejected) -> None:
+    def reject(self, rejected: Rejected) -> None:
         self.rejected_count += 1
         if self.rejected_count <= SHOWN:
-            self.rejected.append(Rejected(one.where[:LONGEST], one.error[:LONGEST]))
+            self.rejected.append(Rejected(rejected.where[:LONGEST], rejected.error[:LONGEST]))
 
-    def leave_out(self, one: Skipped) -> None:
+    def leave_out(self, skipped: Skipped) -> None:
         self.skipped += 1
-        same = next((known for known in self.left_out if known.reason == one.reason), None)
+        same = next((known for known in self.left_out if known.reason == skipped.reason), None)
         if same is None and len(self.left_out) < SHOWN:
-            same = LeftOut(one.reason)
+            same = LeftOut(skipped.reason)
             self.left_out.append(same)
         if same is not None:
             same.count += 1
-            same.first += [one.where[:LONGEST]] if same.count <= SHOWN else []
+            same.first += [skipped.where[:LONGEST]] if same.count <= SHOWN else []
 
     def check_some_accepted(self) -> None:
         """Raises ImportFailed with the first reasons if all pieces were rejected."""
         if self.rejected_count and not (self.turns or self.known or self.memories or self.known_memories):
-            reasons = [f"{one.where}: {one.error}" for one in self.rejected]
+            reasons = [f"{rejected.where}: {rejected.error}" for rejected in self.rejected]
             raise ImportFailed(
                 f"nothing of {self.file} was imported, because everything in it was rejected: {_places(reasons)}"
             )
 
     def document(self) -> dict[str, Any]:
         """Returns the report as JSON, for --json and the API."""
-        return {**asdict(self), "rejected": [one._asdict() for one in self.rejected]}
+        return {**asdict(self), "rejected": [rejected._asdict() for rejected in self.rejected]}
 
     def lines(self) -> Iterator[str]:
         """Yields the report for people: first the result, then the left-out pieces with reasons and positions, then the
         next steps."""
         yield self.sentence()
-        for one in self.left_out:
-            yield f"left out: {one.reason}: {one.count:,} ({_places(one.first)})"
+        for left_out in self.left_out:
+            yield f"left out: {left_out.reason}: {left_out.count:,} ({_places(left_out.first)})"
         if self.undated:
             dated = (
                 f"dated one second after the previous turn, the first of a conversation {self.undated_from:%Y-%m-%d}"
@@ -207,7 +207,7 @@ def check_import(prepared: PreparedImport) -> ImportReport:
     report, threads = prepared.report, set[str]()
     report.dry_run = True
     for batch in prepared.batches:
-        events = [one for one in batch if isinstance(one, Event)]
+        events = [item for item in batch if isinstance(item, Event)]
         report.turns += sum(event.type == "turn_recorded" for event in events)
         report.memories += len(batch) - len(events)
         threads |= {event.thread for event in events}
@@ -247,9 +247,9 @@ async def _append_all(runtime: Runtime, prepared: PreparedImport, appended: OnPr
     threads, of_file, ids, refused = set[str](), set[str](), dict[str, str](), dict[str, str]()
     while (read := await asyncio.to_thread(next, prepared.batches, None)) is not None:
         await _remember(
-            runtime, request.defaults.tenant, [one for one in read if isinstance(one, ImportedMemory)], report
+            runtime, request.defaults.tenant, [item for item in read if isinstance(item, ImportedMemory)], report
         )
-        batch = [one for one in read if isinstance(one, Event)]
+        batch = [item for item in read if isinstance(item, Event)]
         if request.own:
             for event in batch:
                 if event.thread not in ids and event.thread not in refused:
@@ -279,34 +279,34 @@ async def _remember(runtime: Runtime, tenant: str, read: Sequence[ImportedMemory
     """Stores memories of another product; those of one person in order of time. They are compared with stored memories
     like every new memory, but have no quotes."""
     of_user: dict[str, list[Memory]] = {}
-    for one in read:
+    for imported in read:
         try:
-            if not one.user:
+            if not imported.user:
                 raise InvalidMemory("the file does not name the user; give --user")
-            of_user.setdefault(one.user, []).append(await _memory(runtime, tenant, one.user, one))
+            of_user.setdefault(imported.user, []).append(await _memory(runtime, tenant, imported.user, imported))
         except (InvalidMemory, ValueError) as error:
-            report.reject(Rejected(one.where, reason_of(error)))
+            report.reject(Rejected(imported.where, reason_of(error)))
     writer = Memories(runtime.log, runtime.pool)
     for user, memories in of_user.items():
         memories.sort(key=lambda memory: memory.valid_from)
         for start in range(0, len(memories), MEMORIES_AT_ONCE):
             outcomes = await writer.remember_many(tenant, user, memories[start : start + MEMORIES_AT_ONCE])
-            new = sum(one.what in ("recorded", "ended", "asked") for one in outcomes)
+            new = sum(outcome.what in ("recorded", "ended", "asked") for outcome in outcomes)
             report.memories, report.known_memories = report.memories + new, report.known_memories + len(outcomes) - new
 
 
-async def _memory(runtime: Runtime, tenant: str, user: str, one: ImportedMemory) -> Memory:
+async def _memory(runtime: Runtime, tenant: str, user: str, imported: ImportedMemory) -> Memory:
     """Returns the memory to store. Its id is derived from its content, so that a repeated import adds nothing. Raises
     InvalidMemory, ValueError."""
-    await check_no_secret(runtime, tenant, user, one.content)
-    since = utc_now() if one.since is None else parse_time(one.since)
-    fields = fields_by_rules(runtime.settings, one.content, since)
-    fields |= {"kind": one.kind, "category": one.category or fields.get("category"), "origin": "imported"}
-    fields |= {"confidence": CONFIDENCE, "metadata": {"from": one.source, "id": one.id, **one.metadata}}
-    if one.until is not None:
-        fields["expires_at"] = parse_time(one.until)
-    id_ = uuid5(NAMESPACE_OID, repr((tenant, user, one.source, one.id, one.content)))
-    return handmade_memory(id_, one.content, one.kind, since, fields)
+    await check_no_secret(runtime, tenant, user, imported.content)
+    since = utc_now() if imported.since is None else parse_time(imported.since)
+    fields = fields_by_rules(runtime.settings, imported.content, since)
+    fields |= {"kind": imported.kind, "category": imported.category or fields.get("category"), "origin": "imported"}
+    fields |= {"confidence": CONFIDENCE, "metadata": {"from": imported.source, "id": imported.id, **imported.metadata}}
+    if imported.until is not None:
+        fields["expires_at"] = parse_time(imported.until)
+    id_ = uuid5(NAMESPACE_OID, repr((tenant, user, imported.source, imported.id, imported.content)))
+    return handmade_memory(id_, imported.content, imported.kind, since, fields)
 
 
 def _moved(
@@ -382,8 +382,8 @@ async def _settle(runtime: Runtime, projected: OnProgress) -> None:
     while True:
         async with runtime.pool.connection() as conn:
             lags = await lag(runtime.log, conn)
-        position = min((one.position for one in lags), default=0)
-        projected(position, max((one.head for one in lags), default=0))
+        position = min((partition.position for partition in lags), default=0)
+        projected(position, max((partition.head for partition in lags), default=0))
         silent = 0 if position > reached else silent + 1
         reached = position
         try:

@@ -28,7 +28,7 @@ async def embedding_backlog(runtime: Runtime) -> Backlog:
     """Returns how many texts of all tenants have no vector of the configured model, and the recent speed of the
     embedder."""
     async with runtime.pool.connection() as conn:
-        waits = any(one.catching_up for one in await lag(runtime.log, conn))
+        waits = any(partition.catching_up for partition in await lag(runtime.log, conn))
         return await read_backlog(conn, await runtime.vector_model(), waits)
 
 
@@ -41,7 +41,7 @@ async def all_derived(runtime: Runtime) -> bool:
         info = await reactor_consumer(runtime, name)
         if info.num_pending or info.num_ack_pending if info else name not in _WITH_MODEL:
             return False
-    if any(one.behind for one in await projection_lag(runtime)):
+    if any(partition.behind for partition in await projection_lag(runtime)):
         return False
     return not (await embedding_backlog(runtime)).texts
 
@@ -54,14 +54,14 @@ async def stuck_reactors(runtime: Runtime) -> list[str]:
     The first call only starts the observation; later calls can return reactors.
     """
     seen, now = runtime.cached(_seen), time.monotonic()
-    found: list[str] = []
+    stuck: list[str] = []
     for name in REACTORS:
         at = await _position(runtime, name)
         if at is None or seen.get(name, (None, 0.0))[0] != at:
             seen[name] = (at or (), now)
         elif now - seen[name][1] > runtime.settings.reactor_stalled_after_s:
-            found.append(name)
-    return found
+            stuck.append(name)
+    return stuck
 
 
 async def _position(runtime: Runtime, name: str) -> tuple[int, ...] | None:

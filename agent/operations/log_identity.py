@@ -106,8 +106,8 @@ async def rebuild_from_log(runtime: Runtime, on_progress: OnProgress) -> LogStat
             return await log_status(runtime)
         except NotProjectedInTime:
             async with runtime.pool.connection() as conn:
-                found = await lag(runtime.log, conn)
-            on_progress(min(one.position for one in found), max(one.head for one in found))
+                lags = await lag(runtime.log, conn)
+            on_progress(min(partition.position for partition in lags), max(partition.head for partition in lags))
 
 
 @retry(

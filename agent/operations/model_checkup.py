@@ -36,16 +36,18 @@ async def configured_models(settings: Settings) -> list[Finding]:
 async def model_checkup(models: Models) -> list[Finding]:
     """Returns one finding for each check: chat, tool call, JSON schema, embedding and reranking. The first three are
     left out without a language model, reranking without a reranker."""
-    return [await _tried(f"model: {name}", models, one) for name, one in _TRIES.items() if _applies(name, models)]
+    return [
+        await _tried(f"model: {name}", models, attempt) for name, attempt in _TRIES.items() if _applies(name, models)
+    ]
 
 
 _Try = Callable[[Models], Awaitable[tuple[bool, str, str]]]
 
 
-async def _tried(check: str, models: Models, one: _Try) -> Finding:
+async def _tried(check: str, models: Models, attempt: _Try) -> Finding:
     started = time.perf_counter()
     try:
-        ok, detail, fix = await one(models)
+        ok, detail, fix = await attempt(models)
     except ModelError as error:
         return Finding(check, False, str(error))
     return Finding(check, ok, f"{detail} ({time.perf_counter() - started:.1f} s)", "" if ok else fix)

@@ -81,32 +81,34 @@ async def processes(runtime: Runtime) -> list[Process]:
     Raises psycopg errors.
     """
     async with runtime.pool.connection() as conn:
-        found = await _all(runtime, conn)
-    return [one for one in found if one.is_alive or _is_missed(one, found)]
+        all_processes = await _all(runtime, conn)
+    return [process for process in all_processes if process.is_alive or _is_missed(process, all_processes)]
 
 
-def deaths(found: Sequence[Process]) -> list[str]:
+def deaths(all_processes: Sequence[Process]) -> list[str]:
     """Returns a sentence about each dead process, with those of its roles that no living process plays."""
-    played = {role for one in found if one.is_alive for role in one.roles}
+    played = {role for process in all_processes if process.is_alive for role in process.roles}
     said = list[str]()
-    for one in found:
-        if not one.is_alive:
-            left = ", ".join(role for role in one.roles if role not in played)
+    for process in all_processes:
+        if not process.is_alive:
+            left = ", ".join(role for role in process.roles if role not in played)
             what = f"nobody plays {left}" if played else "no role runs"
-            said.append(f"{one} {'died' if one.is_gone else f'was last heard of {one.seconds:.0f} s ago'}, {what}")
+            said.append(
+                f"{process} {'died' if process.is_gone else f'was last heard of {process.seconds:.0f} s ago'}, {what}"
+            )
     return said
 
 
 def blocked_s(process: Process) -> float:
     """Returns the longest block of the process's event loop within the last minute or two, in seconds."""
-    return max((one.slowest_s - LAG_EVERY_S for one in process.loops if one.loop == EVENT_LOOP), default=0.0)
+    return max((loop.slowest_s - LAG_EVERY_S for loop in process.loops if loop.loop == EVENT_LOOP), default=0.0)
 
 
-def faults(found: Sequence[Process]) -> list[tuple[str, str]]:
+def faults(all_processes: Sequence[Process]) -> list[tuple[str, str]]:
     """Returns (loop, sentence) for each broken loop of a living process."""
     return [
         (loop.loop, f"{loop.loop} of {process}: {loop.fault}")
-        for process in found
+        for process in all_processes
         if process.is_alive
         for loop in process.loops
         if loop.fault is not None
@@ -118,7 +120,7 @@ async def registered(runtime: Runtime, roles: Sequence[str]) -> AsyncIterator[No
     """Registers this process in the table while the block runs. If the process is killed, its row stays, so that the
     others notice."""
     me = psutil.Process()
-    given = {
+    row = {
         "id": runtime.process_id,
         "name": runtime.name,
         "host": _host(),
@@ -126,7 +128,7 @@ async def registered(runtime: Runtime, roles: Sequence[str]) -> AsyncIterator[No
         "started_at": me.create_time(),
         "roles": list(roles),
     }
-    beating, stop = partial(_beating, runtime, given), asyncio.Event()
+    beating, stop = partial(_beating, runtime, row), asyncio.Event()
     try:
         running, watch = partial(runtime.heartbeats.running, "process"), _watch_loop
         async with running("heartbeat", beating, stop), running(EVENT_LOOP, watch, stop):
@@ -137,17 +139,18 @@ async def registered(runtime: Runtime, roles: Sequence[str]) -> AsyncIterator[No
                 await conn.execute(_LEAVE, (runtime.process_id,))
 
 
-async def _beating(runtime: Runtime, given: dict[str, object], beat: Heartbeat) -> None:
+async def _beating(runtime: Runtime, row: dict[str, object], beat: Heartbeat) -> None:
     changed, forget_at, loop = runtime.heartbeats.changed, 0.0, asyncio.get_running_loop()
     while True:
         changed.clear()
         problem = None
         try:
             async with asyncio.timeout(DEAD_AFTER_S), runtime.pool.connection() as conn:
-                await conn.execute(_BEAT, {**given, "loops": Jsonb([asdict(one) for one in _loops(runtime)])})
+                await conn.execute(_BEAT, {**row, "loops": Jsonb([asdict(state) for state in _loops(runtime)])})
                 if loop.time() >= forget_at:
-                    found = await _all(runtime, conn)
-                    await _forget(conn, [one for one in found if not one.is_alive and not _is_missed(one, found)])
+                    all_processes = await _all(runtime, conn)
+                    dead = [process for process in all_processes if not process.is_alive]
+                    await _forget(conn, [process for process in dead if not _is_missed(process, all_processes)])
                     forget_at = loop.time() + FORGOTTEN_AFTER_S
         except AWAY as error:
             problem = f"cannot write to Postgres: {type(error).__name__}"
@@ -175,28 +178,31 @@ async def forget_killed(database_url: str) -> None:
     """
     async with await connect(database_url) as conn:
         rows = await (await conn.execute(_LIST)).fetchall()
-        await _forget(conn, [one for one in (_process(*row) for row in rows) if one.is_gone])
+        await _forget(conn, [process for process in (_process(*row) for row in rows) if process.is_gone])
 
 
 async def _all(runtime: Runtime, conn: Connection) -> list[Process]:
-    found = [_process(*row) for row in await (await conn.execute(_LIST)).fetchall()]
+    all_processes = [_process(*row) for row in await (await conn.execute(_LIST)).fetchall()]
     mine = (runtime.system or runtime).process_id
-    return [replace(one, seconds=0.0, loops=_loops(runtime)) if one.id == str(mine) else one for one in found]
+    return [
+        replace(process, seconds=0.0, loops=_loops(runtime)) if process.id == str(mine) else process
+        for process in all_processes
+    ]
 
 
-def _is_missed(one: Process, found: Sequence[Process]) -> bool:
-    played = {role for other in found if other.is_alive for role in other.roles}
-    return one.name != CLIENT and not played.issuperset(one.roles)
+def _is_missed(process: Process, all_processes: Sequence[Process]) -> bool:
+    played = {role for other in all_processes if other.is_alive for role in other.roles}
+    return process.name != CLIENT and not played.issuperset(process.roles)
 
 
 async def _forget(conn: Connection, dead: Sequence[Process]) -> None:
-    await conn.execute("DELETE FROM processes WHERE id = ANY(%s::uuid[])", ([one.id for one in dead],))
+    await conn.execute("DELETE FROM processes WHERE id = ANY(%s::uuid[])", ([process.id for process in dead],))
 
 
 def _loops(runtime: Runtime) -> list[LoopState]:
     return [
-        LoopState(one.role, one.loop, round(one.seconds, 1), one.fault, round(one.slowest_s, 3))
-        for one in runtime.heartbeats.loops
+        LoopState(loop.role, loop.loop, round(loop.seconds, 1), loop.fault, round(loop.slowest_s, 3))
+        for loop in runtime.heartbeats.loops
     ]
 
 
@@ -211,8 +217,8 @@ def _process(
     seconds: float,
 ) -> Process:
     states = [
-        LoopState(one["role"], one["loop"], one["seconds"] + seconds, one["fault"], one.get("slowest_s", 0.0))
-        for one in loops
+        LoopState(loop["role"], loop["loop"], loop["seconds"] + seconds, loop["fault"], loop.get("slowest_s", 0.0))
+        for loop in loops
     ]
     return Process(id_, name, host, pid, roles, seconds, host == _host() and _is_gone(pid, started_at), states)
 

@@ -27,19 +27,19 @@ class Line:
     body: dict[str, Any] | None
 
     def document(self) -> dict[str, Any]:
-        place = parse_stored(self.stored.subject)
+        subject = parse_stored(self.stored.subject)
         return {
             "seq": self.stored.seq,
             "stored_at": self.stored.stored_at,
-            "partition": place.partition,
-            "type": place.type,
+            "partition": subject.partition,
+            "type": subject.type,
             "event": self.body if self.body is not None else self.stored.body.decode("utf-8", "replace"),
         }
 
     def text(self) -> str:
         """Returns the message as exactly one line: characters that end, hide or reorder text are escaped."""
-        place, event = parse_stored(self.stored.subject), self.body or {}
-        type_, thread = _visible(place.type), _visible(str(event.get("thread", place.thread_token)))
+        subject, event = parse_stored(self.stored.subject), self.body or {}
+        type_, thread = _visible(subject.type), _visible(str(event.get("thread", subject.thread_token)))
         data = _visible(json.dumps(event.get("data", self.stored.body.decode("utf-8", "replace")), ensure_ascii=False))
         short = data if len(data) <= LINE_CHARS else data[:LINE_CHARS] + "…"
         return f"{self.stored.seq:>8}  {self.stored.stored_at:%H:%M:%S}  {type_[:32]:<16}  {thread[:24]:<24}  {short}"
@@ -108,4 +108,4 @@ def readable(stored: Stored, readers: frozenset[str] | None) -> dict[str, Any] |
 
 
 def _visible(text: str) -> str:
-    return _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _HIDDEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

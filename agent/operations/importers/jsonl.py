@@ -101,8 +101,8 @@ def _event_id(line: dict[str, Any], number: int, tenant: str, thread: str, data:
     if "event_id" in line and line.get("tenant") == tenant and line.get("thread") == thread:
         return UUID(str(line["event_id"]))
     content = data.content if isinstance(data.content, str) else repr(line.get("content"))
-    place = data.source_id if line.get("source_id") is not None else f"L{number}"
-    return import_id(tenant, thread, f"{place}\n{data.role}\n{data.name}\n{content}", time)
+    source = data.source_id if line.get("source_id") is not None else f"L{number}"
+    return import_id(tenant, thread, f"{source}\n{data.role}\n{data.name}\n{content}", time)
 
 
 def _id(line: dict[str, Any], key: str) -> str | None:

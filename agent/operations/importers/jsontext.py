@@ -162,14 +162,14 @@ def records(stream: IO[bytes]) -> Iterator[Record]:
 
 
 def _lines_or_document(stream: IO[bytes]) -> Iterator[Record]:
-    found = lines(stream)
-    first = next(found, b"")
+    stream_lines = lines(stream)
+    first = next(stream_lines, b"")
     if first is not None and _is_cut(first):
         text = first + stream.read(MAX_BYTES + 1 - len(first))
         yield _record("document", text if len(text) <= MAX_BYTES else None)
         return
     yield _record("line 1", first)
-    for number, line in enumerate(found, 2):
+    for number, line in enumerate(stream_lines, 2):
         if line is None or not line.isspace():
             yield _record(f"line {number}", line)
 

@@ -62,12 +62,12 @@ def _file(where: str, value: Message, names: ThreadNames, defaults: Defaults) ->
         except MALFORMED as error:
             yield Rejected(where, reason_of(error))
     for number, block in enumerate(value.get("blocks") or value.get("core_memory") or (), 1):
-        place = f"{where}, block {number}"
+        position = f"{where}, block {number}"
         if not isinstance(block, dict) or block.get("label") != "human":
-            yield Skipped(place, "a memory block that is not about the user")
+            yield Skipped(position, "a memory block that is not about the user")
         elif str(block.get("value") or "").strip():
             text = str(block["value"])
-            yield ImportedMemory(place, defaults.user, "letta", "human", text, kind="SUMMARY", category="human")
+            yield ImportedMemory(position, defaults.user, "letta", "human", text, kind="SUMMARY", category="human")
 
 
 class _Agent:
@@ -102,7 +102,7 @@ class _Agent:
             return "the receipt of a message that was sent"
         if role == "user":
             content = _without_envelope(content) if isinstance(content, str) else content
-        kept = tuple(one for one in calls if one.name != SAYS)
+        kept = tuple(tool_call for tool_call in calls if tool_call.name != SAYS)
         if not content and not kept:
             return EMPTY
         return TurnRecorded(
@@ -116,7 +116,7 @@ class _Agent:
         )
 
     def _calls(self, message: Message) -> Iterator[ToolCall]:
-        for call in message.get("tool_calls") or [one for one in (message.get("tool_call"),) if one]:
+        for call in message.get("tool_calls") or [single for single in (message.get("tool_call"),) if single]:
             about = call.get("function") or call
             yield ToolCall(id=call.get("id") or call["tool_call_id"], name=about["name"], arguments=about["arguments"])
 

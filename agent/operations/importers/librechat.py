@@ -31,8 +31,8 @@ def _tree(value: dict[str, Any]) -> Tree:
     if not isinstance(value.get("messages"), list) or "conversationId" not in value:
         raise ValueError("not a LibreChat conversation: it lacks `conversationId` or a list `messages`")
     messages = _flat(value["messages"])
-    dated = [one for one in messages if isinstance(one, dict) and isinstance(one.get("createdAt"), str)]
-    leaf = max(dated, key=lambda one: str(one["createdAt"]), default={}).get("messageId")
+    dated = [message for message in messages if isinstance(message, dict) and isinstance(message.get("createdAt"), str)]
+    leaf = max(dated, key=lambda message: str(message["createdAt"]), default={}).get("messageId")
     options = value.get("options")
     model = options.get("model") if isinstance(options, dict) else None
     return Tree(value["conversationId"], value.get("title"), None, messages, leaf, model)

@@ -39,7 +39,7 @@ def _listed(where: str, value: Any) -> list[tuple[str, Any]]:
     lists = [value[name] for name in _LISTS if isinstance(value.get(name), list)] if isinstance(value, dict) else []
     if not lists:
         return [(where, value)]
-    return [(f"{where}, memory {number}", one) for number, one in enumerate(lists[0], 1)]
+    return [(f"{where}, memory {number}", item) for number, item in enumerate(lists[0], 1)]
 
 
 def _memory(where: str, value: Any, defaults: Defaults) -> Item:
@@ -47,7 +47,7 @@ def _memory(where: str, value: Any, defaults: Defaults) -> Item:
         raise ValueError("not a memory of mem0: it lacks a text `memory`")
     if value.get("replaced_by") or value.get("state", "active") != "active":
         return Skipped(where, "no longer in use in mem0")
-    categories = [one for one in value.get("categories") or () if isinstance(one, str)]
+    categories = [category for category in value.get("categories") or () if isinstance(category, str)]
     return ImportedMemory(
         where,
         defaults.user or value.get("user_id"),

@@ -43,7 +43,9 @@ def _tree(value: dict[str, Any]) -> Tree:
     history = chat.get("history")
     if not isinstance(history, dict) or not isinstance(history.get("messages"), dict):
         raise ValueError("not an Open WebUI chat: it lacks an object `history` with `messages`")
-    messages = [{"id": key, **one} if isinstance(one, dict) else one for key, one in history["messages"].items()]
+    messages = [
+        {"id": key, **message} if isinstance(message, dict) else message for key, message in history["messages"].items()
+    ]
     start = value.get("created_at") or chat.get("timestamp")
     return Tree(
         value.get("id") or chat.get("id"),

@@ -102,7 +102,7 @@ class OpenAIConversation:
         return _ROLES.get(role, role) if isinstance(role, str) else role
 
     def _calls(self, message: Message) -> tuple[ToolCall, ...]:
-        calls = tuple(self._call(call, call, place) for place, call in enumerate(message.get("tool_calls") or ()))
+        calls = tuple(self._call(call, call, index) for index, call in enumerate(message.get("tool_calls") or ()))
         legacy = message.get("function_call")
         if not legacy:
             return calls
@@ -110,10 +110,10 @@ class OpenAIConversation:
         self._legacy_calls[call.name] = call.id
         return (*calls, call)
 
-    def _call(self, call: Message, function: Message, place: int) -> ToolCall:
+    def _call(self, call: Message, function: Message, index: int) -> ToolCall:
         name, arguments = called(function)
         return ToolCall(
-            id=call.get("id") or f"call_{self._conversation.number}_{place}",
+            id=call.get("id") or f"call_{self._conversation.number}_{index}",
             name=name or "",
             arguments=(arguments or "{}") if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False),
         )

@@ -100,26 +100,26 @@ def _records(parts: Iterable[Part]) -> Iterator[Record]:
 
 def _detected(path: Path) -> Format:
     try:
-        found = detect_format(path)
+        detected = detect_format(path)
     except DAMAGED as error:
         raise ImportFailed(f"{path} is damaged ({error}); get a whole copy of it") from error
-    if found is None:
+    if detected is None:
         _refuse_empty(path)
         known = "".join(f"\n  {name}: {example}" for name, example in EXAMPLES.items())
         raise ImportFailed(
             f"{path} has no known format: it begins with {looks_like(path)}. "
             f"If it has one of these, name it (--format, over HTTP format=):{known}"
         )
-    return found
+    return detected
 
 
 def _refuse_other_format(path: Path, asked: Format, first: Rejected) -> None:
     """Raises ImportFailed if the first piece was refused because the file has another format."""
-    found = detect_format(path)
-    if found not in (None, asked):
+    detected = detect_format(path)
+    if detected not in (None, asked):
         raise ImportFailed(
             f"{path} is not in the format {asked} ({first.where}: {first.error}); "
-            f"it looks like {found}: use --format {found}"
+            f"it looks like {detected}: use --format {detected}"
         )
 
 

@@ -100,7 +100,7 @@ def _zep(url: str, key: str, user: str | None) -> Iterator[Mapping[str, Any]]:
 def _users(get: Callable[..., Any]) -> Iterator[str]:
     page, shown = 1, 0
     while users := (answer := get("users-ordered", pageNumber=page, pageSize=PAGE))["users"]:
-        yield from (one["user_id"] for one in users)
+        yield from (user["user_id"] for user in users)
         page, shown = page + 1, shown + len(users)
         if shown >= answer["total_count"]:
             return
@@ -152,9 +152,9 @@ def _langgraph(url: str, key: str, user: str | None) -> Iterator[Mapping[str, An
             if version == last:
                 continue
             last = version
-            newest = [one for one in _decoded(kind, blob) if isinstance(one, Mapping)]
-            for one in newest:
-                times.setdefault(str(one.get("id")), _time(checkpoint_id))
+            newest = [message for message in _decoded(kind, blob) if isinstance(message, Mapping)]
+            for message in newest:
+                times.setdefault(str(message.get("id")), _time(checkpoint_id))
         yield from _thread(thread, owner, user, newest, times)
 
 
@@ -165,23 +165,23 @@ def _thread(
     messages: Iterable[Mapping[str, Any]],
     times: Mapping[str, str],
 ) -> Iterator[Mapping[str, Any]]:
-    made = [_message(one, times[str(one.get("id"))]) for one in messages]
+    made = [_message(message, times[str(message.get("id"))]) for message in messages]
     if made:
         yield {"thread_id": thread, "user": owner or user, "messages": made}
 
 
-def _message(one: Mapping[str, Any], time: str) -> Mapping[str, Any]:
-    kind = one.get("type", one.get("role"))
+def _message(message: Mapping[str, Any], time: str) -> Mapping[str, Any]:
+    kind = message.get("type", message.get("role"))
     calls = [
         {"id": call["id"], "function": {"name": call["name"], "arguments": json.dumps(call["args"], default=str)}}
-        for call in one.get("tool_calls") or ()
+        for call in message.get("tool_calls") or ()
     ]
     return {
-        "id": one.get("id"),
+        "id": message.get("id"),
         "role": _ROLES.get(str(kind), kind),
-        "content": one.get("content"),
+        "content": message.get("content"),
         "created_at": time,
-        **{name: value for name in ("name", "tool_call_id") if (value := one.get(name))},
+        **{name: value for name in ("name", "tool_call_id") if (value := message.get(name))},
         **({"tool_calls": calls} if calls else {}),
     }
 
@@ -189,7 +189,9 @@ def _message(one: Mapping[str, Any], time: str) -> Mapping[str, Any]:
 def _decoded(kind: str, blob: bytes) -> list[Any]:
     """Returns the messages that LangGraph's serializer wrote; an object of a class becomes a dict of its fields."""
     if kind == "json":
-        value = json.loads(blob, object_hook=lambda one: one.get("kwargs", one) if one.get("lc") else one)
+        value = json.loads(
+            blob, object_hook=lambda document: document.get("kwargs", document) if document.get("lc") else document
+        )
     elif kind == "msgpack":
         import ormsgpack
 

@@ -167,9 +167,9 @@ def _by_lines(lines: list[bytes]) -> Format | None:
             value = parse(line.decode("utf-8", "replace").encode())
         except ValueError:
             continue
-        found = _by_keys(value) if isinstance(value, dict) else None
-        if found:
-            return found
+        detected = _by_keys(value) if isinstance(value, dict) else None
+        if detected:
+            return detected
     return None
 
 
@@ -182,7 +182,7 @@ def _by_keys(value: dict[str, Any]) -> Format | None:
         return "open-webui"
     if "messages" in value and "conversationId" in value:
         return "librechat"
-    if "core_memory" in value or any(one <= value.keys() for one in ({"message_type", "date"}, {"agents", "blocks"})):
+    if "core_memory" in value or any(keys <= value.keys() for keys in ({"message_type", "date"}, {"agents", "blocks"})):
         return "letta"
     if "fact" in value or ("messages" in value and "'uuid': " in str(value["messages"])[:2_000]):
         return "zep"
@@ -194,7 +194,7 @@ def _by_keys(value: dict[str, Any]) -> Format | None:
 def _by_signs(text: str) -> Format | None:
     """Returns the format of a document by keys that only one format has. A key that is quoted in a text is escaped, so
     it does not count."""
-    for found, keys in _SIGNS:
+    for name, keys in _SIGNS:
         if all(re.search(rf'(?<!\\)"{key}"\s*:', text) for key in keys):
-            return found
+            return name
     return None

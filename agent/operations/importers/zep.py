@@ -46,8 +46,8 @@ def _items(where: str, value: Any, names: ThreadNames, defaults: Defaults, user:
         elif not any(isinstance(value.get(name), list) for name in _LISTS):
             raise ValueError("neither a thread with `messages` nor a `fact` of Zep")
         for name in _LISTS:
-            for number, one in enumerate(value.get(name) or (), 1):
-                yield from _items(f"{where}, {name} {number}", one, names, defaults, user)
+            for number, item in enumerate(value.get(name) or (), 1):
+                yield from _items(f"{where}, {name} {number}", item, names, defaults, user)
     except MALFORMED as error:
         yield Rejected(where, reason_of(error))
 

@@ -48,9 +48,9 @@ async def cold_ones(conn: Connection, before: datetime) -> AsyncIterator[Cold]:
     """Yields the conversations of all tenants that may be archived; threads with parked events are left out."""
     last: Cold | None = None
     stopped: dict[str, set[str]] = {}
-    while found := await cold_threads(conn, before, last, AT_ONCE):
-        last = found[-1]
-        for cold in found:
+    while batch := await cold_threads(conn, before, last, AT_ONCE):
+        last = batch[-1]
+        for cold in batch:
             if cold.tenant not in stopped:
                 stopped[cold.tenant] = await stopped_tokens(conn, cold.tenant)
             if thread_token(cold.thread) not in stopped[cold.tenant]:

@@ -45,15 +45,15 @@ OR (thread_id IS NOT NULL
 async def clean_caches(runtime: Runtime, due_at: datetime, on_progress: OnProgress) -> Done:
     """Cleans the caches of every tenant. Raises NotProjectedInTime while projectors are behind, and then deletes no
     vectors or answers, because later rows may need them."""
-    given = {"before": due_at - KEPT, "probe": hashlib.sha256(PROBE_TEXT.encode()).digest()}
+    values = {"before": due_at - KEPT, "probe": hashlib.sha256(PROBE_TEXT.encode()).digest()}
     async with runtime.pool.connection() as conn:
         await conn.execute(EXPIRED.encode(), {"now": due_at})
         on_progress(1, 4)
         await conn.execute(idempotency.EXPIRED, {"before": due_at - idempotency.KEPT})
         on_progress(2, 4)
     async with runtime.reading(*READS, timeout_s=PATIENCE_S) as conn:
-        vectors = (await conn.execute(_VECTORS, given)).rowcount
+        vectors = (await conn.execute(_VECTORS, values)).rowcount
         on_progress(3, 4)
-        answers = (await conn.execute(_ANSWERS, given)).rowcount
+        answers = (await conn.execute(_ANSWERS, values)).rowcount
         on_progress(4, 4)
     return Done({"answers": answers, "vectors": vectors})

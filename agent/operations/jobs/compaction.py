@@ -57,8 +57,8 @@ class OnFile(Sequence[T], Generic[T]):
         written = [self._kind.dump_json(item) for item in items]
         self._file.write(b"".join(written))
         self._file.flush()
-        for one in written:
-            self._ends.append(self._ends[-1] + len(one))
+        for encoded in written:
+            self._ends.append(self._ends[-1] + len(encoded))
         self._range = range(len(self._ends) - 1)
 
     def __len__(self) -> int:
@@ -73,8 +73,8 @@ class OnFile(Sequence[T], Generic[T]):
             part = OnFile(self._file, self._kind)
             part._ends, part._range = self._ends, self._range[at]
             return part
-        place = self._range[at]
-        start, end = self._ends[place], self._ends[place + 1]
+        index = self._range[at]
+        start, end = self._ends[index], self._ends[index + 1]
         return self._kind.validate_json(os.pread(self._file.fileno(), end - start, start))
 
 
@@ -96,8 +96,8 @@ async def compact(runtime: Runtime, due_at: datetime, on_progress: OnProgress) -
     policy, writer = Policy.of(runtime.settings), MemoryWriter(runtime.log, runtime.pool)
     counts, errors, looked_at = Counter(looked_at=0, groups=0, closed=0), 0, 0
     async with runtime.pool.connection() as conn:
-        found = [one for one in await users_with_vectors(conn) if is_memory_thread(one.thread, one.user)]
-    total = sum(one.count for one in found)
+        owners = [owner for owner in await users_with_vectors(conn) if is_memory_thread(owner.thread, owner.user)]
+    total = sum(owner.count for owner in owners)
     async with open_merger(runtime, writer, policy) as merger:
 
         def report() -> None:
@@ -105,13 +105,13 @@ async def compact(runtime: Runtime, due_at: datetime, on_progress: OnProgress) -
 
         compaction = _Compaction(runtime, writer, policy, due_at, merger, report)
         counts.update(dict.fromkeys(SKIPPED if merger is None else MERGE_COUNTS, 0))
-        for one in found:
+        for owner in owners:
             try:
-                counts.update(await compaction.of_user(one))
+                counts.update(await compaction.of_user(owner))
             except TurnlogError as error:
                 errors += 1
                 logger.warning("the memories of one user wait for the next run: %s", error)
-            looked_at += one.count
+            looked_at += owner.count
             on_progress(looked_at, total)
         counts.update(SKIPPED if merger is None else {"calls": merger.calls})
     counts["looked_at"] = looked_at
@@ -159,7 +159,7 @@ class _Compaction:
             self.report()
         if self.merger is not None and criteria is not None:
             merged, closed = await self.merger.merge(place, merges, self.report)
-            compacted = closed | {one.id for group in duplicates for one in group.members}
+            compacted = closed | {member.id for group in duplicates for member in group.members}
             summaries = await asyncio.to_thread(kind.summaries, criteria, count_tokens, compacted)
             summarised, _ = await self.merger.merge(place, summaries, self.report)
             counts.update(merged + summarised)
@@ -172,8 +172,8 @@ class _Compaction:
             async for batch in embedded_memories(conn, of):
                 taken = batch[: of.count - len(memories)]
                 if taken:
-                    vectors[len(memories) : len(memories) + len(taken)] = np.stack([one.vector for one in taken])
-                memories.extend(_compactable(one, self.policy, self.due_at) for one in taken)
+                    vectors[len(memories) : len(memories) + len(taken)] = np.stack([memory.vector for memory in taken])
+                memories.extend(_compactable(memory, self.policy, self.due_at) for memory in taken)
                 self.report()
 
 
@@ -181,21 +181,30 @@ def _file() -> IO[bytes]:
     return tempfile.TemporaryFile(prefix="turnlog-compaction-")
 
 
-def _compactable(one: Embedded, policy: Policy, due_at: datetime) -> Compactable:
-    left = importance_now(one, due_at, policy)
+def _compactable(memory: Embedded, policy: Policy, due_at: datetime) -> Compactable:
+    left = importance_now(memory, due_at, policy)
     return Compactable(
-        *(one.id, one.kind, one.content, one.dedupe_key, left, one.valid_from, one.seq, one.expires_at),
-        origin=one.origin,
-        entities=tuple(one.entities),
-        touched_at=touched_at(one),
-        has_evidence=one.has_evidence,
+        *(
+            memory.id,
+            memory.kind,
+            memory.content,
+            memory.dedupe_key,
+            left,
+            memory.valid_from,
+            memory.seq,
+            memory.expires_at,
+        ),
+        origin=memory.origin,
+        entities=tuple(memory.entities),
+        touched_at=touched_at(memory),
+        has_evidence=memory.has_evidence,
     )
 
 
 def _kinds(memories: Sequence[Compactable]) -> Iterator[tuple[int, int]]:
     """Yields the range [first, last) of each kind; memories are ordered by kind."""
     first = 0
-    for _, group in itertools.groupby(memories, key=lambda one: one.kind):
+    for _, group in itertools.groupby(memories, key=lambda memory: memory.kind):
         last = first + sum(1 for _ in group)
         yield first, last
         first = last
@@ -205,13 +214,13 @@ async def _write(writer: MemoryWriter, place: Place, groups: Sequence[DuplicateG
     """Writes the groups whose members are all still valid; a concurrent write may have closed a member."""
 
     async def decide(rows: Rows) -> Decided[Counter[str]]:
-        ids = [one.id for group in groups for one in group.members]
-        found = await memories_by_id(rows.conn, place.tenant, place.thread, ids)
-        valid = {id_ for id_, row in found.items() if row.status == "valid" and row.valid_to is None}
-        left = [group for group in groups if all(one.id in valid for one in group.members)]
+        ids = [member.id for group in groups for member in group.members]
+        by_id = await memories_by_id(rows.conn, place.tenant, place.thread, ids)
+        valid = {id_ for id_, row in by_id.items() if row.status == "valid" and row.valid_to is None}
+        left = [group for group in groups if all(member.id in valid for member in group.members)]
         events: list[tuple[UUID, EventData]] = []
         for group in left:
-            members = ",".join(str(one.id) for one in group.members)
+            members = ",".join(str(member.id) for member in group.members)
             event_id = uuid5(EVENT_NAMESPACE, f"{place.tenant}/{place.thread}/{members}")
             events.append((event_id, dedupe_event(group)))
         return Decided(events, Counter(groups=len(left), closed=sum(len(group.duplicates) for group in left)))

@@ -83,8 +83,8 @@ async def _review(
     """Decides again on up-to-date rows, because a memory may have been said again meanwhile."""
 
     async def decide(rows: Rows) -> Decided[Counter[str]]:
-        found = await policy_rows_by_id(rows.conn, place.tenant, place.thread, ids)
-        fates = [(row.id, _due_action(row, policy, due_at)) for row in found]
+        current = await policy_rows_by_id(rows.conn, place.tenant, place.thread, ids)
+        fates = [(row.id, _due_action(row, policy, due_at)) for row in current]
         archived, deleted, expired = (
             tuple(id_ for id_, fate in fates if fate == wanted) for wanted in ("archive", "delete", "expire")
         )
@@ -102,5 +102,5 @@ async def _review(
 
 def _due_action(row: PolicyRow, policy: Policy, due_at: datetime) -> Fate | None:
     """Returns the action that is due; None when the memory stays as it is."""
-    found = fate(row, due_at, policy)
-    return None if found == "keep" or (found == "archive" and row.status == "archived") else found
+    action = fate(row, due_at, policy)
+    return None if action == "keep" or (action == "archive" and row.status == "archived") else action

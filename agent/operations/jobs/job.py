@@ -109,8 +109,8 @@ async def _last_run(runtime: Runtime, conn: Connection, job: Job, now: datetime)
         "SELECT max(due_at) FROM job_runs WHERE tenant = %s AND thread_id = %s AND due_at <= %s",
         (tenant, job.thread, now),
     )
-    found = await rows.fetchone()
-    return found[0] if found else None
+    row = await rows.fetchone()
+    return row[0] if row else None
 
 
 @contextlib.asynccontextmanager

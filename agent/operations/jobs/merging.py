@@ -63,7 +63,7 @@ class Merger:
         for group in groups:
             merged = await self._merged_text(place, group, counts)
             if merged is not None and await self._write(place, group, merged):
-                closed |= {one.id for one in group.members}
+                closed |= {member.id for member in group.members}
                 counts += Counter({COUNTER_OF[group.method]: 1, "closed": len(group.members)})
             report()
         return counts, closed
@@ -95,7 +95,7 @@ class Merger:
     async def _answer(self, conn: Connection, place: Place, group: MergeGroup) -> MergedText | None:
         """Returns the cached answer or the answer of a call; None when the run makes no more calls. Raises RetryLater,
         ModelError."""
-        key, contents = self._key(place, group), [one.content for one in group.members]
+        key, contents = self._key(place, group), [member.content for member in group.members]
         is_over = self.stopped or self.calls >= self.runtime.settings.compaction_calls
         if is_over and not await cached(conn, [key]):
             return None
@@ -104,9 +104,9 @@ class Merger:
             self.calls += 1
             return await request_merged_text(self.chat, group.method, contents)
 
-        found = await once(conn, self.ledger, _owner(place), key, sum(map(self.count, contents)), ask)
+        answer = await once(conn, self.ledger, _owner(place), key, sum(map(self.count, contents)), ask)
         self.failures = 0
-        return MergedText(found["text"], found["refused"], found["prompt_hash"], Usage(**found["usage"]))
+        return MergedText(answer["text"], answer["refused"], answer["prompt_hash"], Usage(**answer["usage"]))
 
     async def _write(self, place: Place, group: MergeGroup, merged: MergedText) -> bool:
         """Writes the merged memory if all members are still valid (a concurrent write may have closed one); returns
@@ -116,8 +116,8 @@ class Merger:
         async def decide(rows: Rows) -> Decided[bool]:
             event_id, usage_id = _event_id(group, place, await rows.removed_at()), uuid5(EVENT_NAMESPACE, call)
             stored = await rows.stored([event_id, usage_id])
-            found = await memories_by_id(rows.conn, place.tenant, place.thread, [one.id for one in group.members])
-            known = [found[one.id] for one in group.members if one.id in found]
+            by_id = await memories_by_id(rows.conn, place.tenant, place.thread, [member.id for member in group.members])
+            known = [by_id[member.id] for member in group.members if member.id in by_id]
             members = [row for row in known if row.status == "valid" and row.valid_to is None]
             events: list[tuple[UUID, EventData]] = []
             is_merged = bool(merged.text) and event_id not in stored and len(members) == len(group.members)
@@ -136,7 +136,7 @@ class Merger:
         return is_merged
 
     def _key(self, place: Place, group: MergeGroup) -> bytes:
-        parts = (NAME, prompt_hash(group.method), *(f"{one.id} {one.content}" for one in group.members))
+        parts = (NAME, prompt_hash(group.method), *(f"{member.id} {member.content}" for member in group.members))
         return key_of(_owner(place), self.chat.model, parts)
 
     def _failure(self, place: Place, error: ModelError) -> tuple[UUID, UsageMetered]:
@@ -166,7 +166,7 @@ def _owner(place: Place) -> Owner:
 def _event_id(group: MergeGroup, place: Place, removed: int) -> UUID:
     """Returns the id of the merge. removed: sequence of the thread's last removal; memories recorded after it may have
     the same ids as before."""
-    members = ",".join(str(one.id) for one in group.members)
+    members = ",".join(str(member.id) for member in group.members)
     return uuid5(EVENT_NAMESPACE, f"{place.tenant}/{place.thread}@{removed}/{group.method}/{members}")
 
 

@@ -31,18 +31,18 @@ class Schedule:
     def of(cls, expression: str, zone: str) -> "Schedule":
         """Returns the schedule of a cron expression in a time zone. Raises InvalidSchedule."""
         try:
-            place = ZoneInfo(zone)
+            time_zone = ZoneInfo(zone)
         except (ValueError, OSError, LookupError):
             raise InvalidSchedule(
                 f"there is no time zone {zone!r}; set TURNLOG_TIMEZONE to a name such as UTC or Asia/Shanghai"
             ) from None
         try:
-            CronSim(expression, datetime.now(place))
+            CronSim(expression, datetime.now(time_zone))
         except CronSimError as error:
             raise InvalidSchedule(
                 f"{expression!r} is not a schedule ({error}); write minute, hour, day, month, weekday: '0 3 * * *'"
             ) from None
-        return cls(expression, place)
+        return cls(expression, time_zone)
 
     def after(self, now: datetime) -> datetime:
         """Returns the next due time, in UTC. Raises InvalidSchedule if there is no next due time."""
