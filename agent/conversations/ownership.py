@@ -55,8 +55,8 @@ async def own_thread(
     """
     thread, head = await _found(runtime, tenant, name, user, or_nobody, least)
     if not head and not begins:  # its rows may come from a log that is no longer connected
-        found = await _ownership(runtime, tenant, thread, user, partition=0)
-        if not found.exists or (found.owner != user and not (or_nobody and found.owner is None)):
+        ownership = await _ownership(runtime, tenant, thread, user, partition=0)
+        if not ownership.exists or (ownership.owner != user and not (or_nobody and ownership.owner is None)):
             raise _unknown(name)
     return thread
 
@@ -146,20 +146,20 @@ async def _role(
     rows do not name the user as the owner, or if a removal is among the missing events.
     """
     partition = await runtime.log.partition_of(tenant, thread, head)
-    found = await _ownership(runtime, tenant, thread, user, partition)
+    ownership = await _ownership(runtime, tenant, thread, user, partition)
     removed = 0
-    if found.position < head or not found.exists:
+    if ownership.position < head or not ownership.exists:
         removed = await runtime.log.thread_head_of(tenant, thread, REMOVALS)
-    if found.position < head and (found.owner != user or removed > found.position):
+    if ownership.position < head and (ownership.owner != user or removed > ownership.position):
         await runtime.wait_until_thread_projected(tenant, thread, READS)
-        found = await _ownership(runtime, tenant, thread, user, partition)
-    if found.exists:
-        return "owner" if or_nobody and found.owner is None else found.role
+        ownership = await _ownership(runtime, tenant, thread, user, partition)
+    if ownership.exists:
+        return "owner" if or_nobody and ownership.owner is None else ownership.role
     last = (
         removed or head
     )  # The log still names the owner of a thread that was removed, is parked, or belonged to an erased user.
-    async for one in runtime.log.read_thread(tenant, thread, last, last):
-        if one.event.user not in (user, None):
+    async for recorded in runtime.log.read_thread(tenant, thread, last, last):
+        if recorded.event.user not in (user, None):
             return None
     if or_nobody and not removed:
         return "owner"

@@ -90,11 +90,11 @@ async def share_thread(
         raise NameTaken(
             f"{user!r} already has a conversation named {thread!r}; share one with another id, such as a fork"
         )
-    entries = {one.user: one for one in await list_participants(runtime, tenant, thread)}
+    entries = {participant.user: participant for participant in await list_participants(runtime, tenant, thread)}
     before = entries.pop(user, None)
     name = storable(name or (before.name if before else user)).strip()
     agreed = agreed or (before is not None and before.agreed and before.name == name)
-    theirs = {owner: owner, **{one.user: one.name for one in entries.values()}}
+    theirs = {owner: owner, **{participant.user: participant.name for participant in entries.values()}}
     theirs.pop(user, None)
     if not name or is_name_of(name, None) or any(is_name_of(name, taken) for taken in theirs.values()):
         raise NameTaken(f"the name {name!r} is too similar to another speaker's in this conversation")
@@ -131,7 +131,7 @@ async def unshare_thread(
 async def is_participant(runtime: Runtime, tenant: str, thread: str, user: str) -> bool:
     """Returns whether the user takes part in, or is invited to, another user's conversation."""
     entries = await list_participants(runtime, tenant, thread)
-    return any(one.user == user and one.role != "owner" for one in entries)
+    return any(participant.user == user and participant.role != "owner" for participant in entries)
 
 
 async def speakers_of(runtime: Runtime, tenant: str, thread: str, user: str, names: Collection[str]) -> dict[str, str]:
@@ -143,7 +143,11 @@ async def speakers_of(runtime: Runtime, tenant: str, thread: str, user: str, nam
         return {}
     async with runtime.reading(*READS, of=(tenant, thread)) as conn:
         known = await one_thread(conn, tenant, thread)
-        users = {one.name.casefold(): one.user for one in await participants_in(conn, tenant, thread) if one.agreed}
+        users = {
+            participant.name.casefold(): participant.user
+            for participant in await participants_in(conn, tenant, thread)
+            if participant.agreed
+        }
     speakers = {name: users[name.casefold()] for name in names if name.casefold() in users}
     if known is None or known["user_id"] != user:
         for name, speaker in speakers.items():
@@ -154,9 +158,9 @@ async def speakers_of(runtime: Runtime, tenant: str, thread: str, user: str, nam
 
 async def _entry(runtime: Runtime, tenant: str, thread: str, user: str) -> Participant:
     check_place(tenant, thread, user)
-    for one in await list_participants(runtime, tenant, thread):
-        if one.user == user:
-            return one
+    for participant in await list_participants(runtime, tenant, thread):
+        if participant.user == user:
+            return participant
     raise NotFound(f"{user!r} has no part in a conversation {thread!r}")
 
 

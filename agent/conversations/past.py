@@ -143,7 +143,7 @@ async def _check_head(log: Log, tenant: str, thread: str, seq: int) -> None:
 async def _events(log: Log, tenant: str, thread: str, seq: int) -> Sequence[Recorded]:
     """Returns the events since the last removal in the way projectors apply them: each id once, without undecodable
     events."""
-    found: list[Recorded] = []
+    events: list[Recorded] = []
     known: set[UUID] = set()
     async for stored in log.read_stored(tenant, thread, types=TYPES):
         recorded = incoming(stored).recorded
@@ -151,9 +151,9 @@ async def _events(log: Log, tenant: str, thread: str, seq: int) -> Sequence[Reco
             continue
         known.add(recorded.event.id)
         if recorded.event.type not in REMOVALS:
-            found.append(recorded)
+            events.append(recorded)
         elif recorded.seq > seq:
             raise NotFound(f"thread {thread!r} was deleted with its past at sequence {recorded.seq}")
         else:
-            found = []
-    return found
+            events = []
+    return events

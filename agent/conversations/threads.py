@@ -77,14 +77,16 @@ async def find_threads(
     """Returns conversations like list_threads. query: text that their label or id must contain, ignoring case."""
     if query is None:
         return await list_threads(runtime, tenant, user, limit, after)
-    found: list[ThreadInfo] = []
-    while len(found) < limit:
+    matches: list[ThreadInfo] = []
+    while len(matches) < limit:
         page = await list_threads(runtime, tenant, user, _PAGE, after)
-        found += [one for one in page if query.casefold() in f"{one.label or ''}\n{one.thread}".casefold()]
+        matches += [
+            thread for thread in page if query.casefold() in f"{thread.label or ''}\n{thread.thread}".casefold()
+        ]
         if len(page) < _PAGE:
             break
         after = (page[-1].last_active_at, page[-1].thread)
-    return found[:limit]
+    return matches[:limit]
 
 
 async def marks_of(runtime: Runtime, tenant: str, user: str, threads: Sequence[str]) -> list[ThreadMarks]:

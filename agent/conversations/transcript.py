@@ -45,10 +45,10 @@ async def transcript(
     version = await runtime.wait_until_thread_projected(tenant, thread, READS)
     async with runtime.pool.connection() as conn:
         await restored_if_archived(runtime, conn, tenant, thread)
-        found = await messages_page(conn, tenant, thread, limit + 1, after_seq, before_seq, newest)
-        if not found and not await is_there(conn, tenant, thread):
+        turns = await messages_page(conn, tenant, thread, limit + 1, after_seq, before_seq, newest)
+        if not turns and not await is_there(conn, tenant, thread):
             raise NotFound(f"there is no thread {thread!r}; `turnlog threads` lists them")
-    return Page(found[-limit:] if newest else found[:limit], len(found) > limit, version)
+    return Page(turns[-limit:] if newest else turns[:limit], len(turns) > limit, version)
 
 
 async def transcript_in_parts(

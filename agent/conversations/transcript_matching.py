@@ -45,38 +45,38 @@ class RequestPlace:
 
 def split_prompt(messages: Sequence[Wire]) -> tuple[str | None, Sequence[Wire]]:
     """Returns the leading system messages as one text (None if there are none), and the other messages."""
-    said = next((at for at, one in enumerate(messages) if one.get("role") not in SYSTEM), len(messages))
-    prompts = [content_text(one.get("content") or "") for one in messages[:said]]
+    said = next((at for at, message in enumerate(messages) if message.get("role") not in SYSTEM), len(messages))
+    prompts = [content_text(message.get("content") or "") for message in messages[:said]]
     return "\n\n".join(prompts) if said else None, messages[said:]
 
 
-def with_own_last(messages: list[Any], given: Sequence[Wire]) -> list[Any]:
+def with_own_last(messages: list[Any], sent: Sequence[Wire]) -> list[Any]:
     """Returns the messages for a model. If the stored turn lacks parts of the caller's last message, such as audio, the
     caller's message takes its place."""
-    if given and messages[-1]["role"] == given[-1].get("role"):
-        content = given[-1].get("content")
+    if sent and messages[-1]["role"] == sent[-1].get("role"):
+        content = sent[-1].get("content")
         if isinstance(content, list) and any(part.get("type") not in KEPT_PARTS for part in content):
-            return [*messages[:-1], given[-1]]
+            return [*messages[:-1], sent[-1]]
     return messages
 
 
-def unseen(given: Sequence[Wire], known: Sequence[Message]) -> Sequence[Wire] | None:
-    """Returns the messages that the thread lacks: those after the longest prefix of `given` with which the thread ends.
+def unseen(messages: Sequence[Wire], known: Sequence[Message]) -> Sequence[Wire] | None:
+    """Returns the messages that the thread lacks: those after the longest prefix of `messages` with which the thread ends.
     Returns None if it ends with no prefix of them."""
-    keys, stored = keys_of(given), [keys_of_turn(one) for one in known]
+    keys, stored = keys_of(messages), [keys_of_turn(message) for message in known]
     for shared in range(min(len(keys), len(stored)), 0, -1):
         if all(key in turn for key, turn in zip(keys, stored[-shared:], strict=False)):
-            return given[shared:]
+            return messages[shared:]
     return None
 
 
-def shared_run(given: Sequence[str], known: Sequence[Collection[str]]) -> tuple[int, int]:
-    """Returns (count, end) for the longest prefix of `given` that equals known[end - count : end]; if there are
+def shared_run(keys: Sequence[str], known: Sequence[Collection[str]]) -> tuple[int, int]:
+    """Returns (count, end) for the longest prefix of `keys` that equals known[end - count : end]; if there are
     several, the last."""
     best = (0, 0)
     for start in range(len(known)):
         count = 0
-        while count < len(given) and start + count < len(known) and given[count] in known[start + count]:
+        while count < len(keys) and start + count < len(known) and keys[count] in known[start + count]:
             count += 1
         best = max(best, (count, start + count)) if count else best
     return best
@@ -87,7 +87,7 @@ async def place_of(
     tenant: str,
     user: str,
     thread: str | None,
-    given: Sequence[Wire],
+    messages: Sequence[Wire],
     *,
     history: History = "some",
     claims: bool = True,
@@ -95,9 +95,9 @@ async def place_of(
 ) -> RequestPlace:
     """Returns the place of a request's messages in a conversation.
 
-    thread: the client's name for it; None: the conversation is recognised by the assistant's messages in `given`.
+    thread: the client's name for it; None: the conversation is recognised by the assistant's messages in `messages`.
 
-    history: which part of the history `given` contains: "all", "none", or "some", which means that the messages of a
+    history: which part of the history `messages` contains: "all", "none", or "some", which means that the messages of a
     named thread are new unless one is from the assistant. claims: a named thread without events may become the user's;
     if False, the request begins a new conversation instead. own_tools: agents answer with their own tools, whose calls
     and results the client has not seen.
@@ -107,24 +107,24 @@ async def place_of(
     if thread is not None:
         thread = await own_thread(runtime, tenant, thread, user, begins=True)
         if not claims and not await runtime.log.thread_head(tenant, thread):
-            return RequestPlace(None, given)
-        if history == "none" or (history == "some" and not _has_answers(given)):
-            return await _not_stored_yet(runtime, tenant, thread, given)
-    elif not _has_answers(given):
-        return RequestPlace(None, given)
+            return RequestPlace(None, messages)
+        if history == "none" or (history == "some" and not _has_answers(messages)):
+            return await _not_stored_yet(runtime, tenant, thread, messages)
+    elif not _has_answers(messages):
+        return RequestPlace(None, messages)
     async with runtime.reading(*READS) as conn:
         if thread is not None:
             if not await messages_page(conn, tenant, thread, 1):
-                return RequestPlace(thread, given)
+                return RequestPlace(thread, messages)
             threads = await related(conn, tenant, thread, user, CANDIDATES)
-            found = await _best(runtime, conn, tenant, threads, given, own_tools=own_tools)
-            if found is not None:
-                return found
-        texts, calls = _said(given)
-        first = len(given) * (TURNS_OF_A_RUN if own_tools else 1)
+            place = await _best(runtime, conn, tenant, threads, messages, own_tools=own_tools)
+            if place is not None:
+                return place
+        texts, calls = _said(messages)
+        first = len(messages) * (TURNS_OF_A_RUN if own_tools else 1)
         threads = await threads_with(conn, tenant, user, texts, calls, first, CANDIDATES)
-        found = await _best(runtime, conn, tenant, threads, given, from_start=True, own_tools=own_tools)
-        return found or RequestPlace(None, given)
+        place = await _best(runtime, conn, tenant, threads, messages, from_start=True, own_tools=own_tools)
+        return place or RequestPlace(None, messages)
 
 
 async def place_behind(
@@ -145,12 +145,12 @@ async def place_behind(
     return RequestPlace(thread, new, seq)
 
 
-async def _not_stored_yet(runtime: Runtime, tenant: str, thread: str, given: Sequence[Wire]) -> RequestPlace:
+async def _not_stored_yet(runtime: Runtime, tenant: str, thread: str, messages: Sequence[Wire]) -> RequestPlace:
     """Returns the place of new messages, without messages that a failed request has already stored."""
     async with runtime.reading(*READS, of=(tenant, thread)) as conn:
-        known = await messages_page(conn, tenant, thread, max(1, len(given)), newest=True)
-    behind = unseen(given, known)
-    return RequestPlace(thread, given) if behind is None else RequestPlace(thread, behind, end=known[-1].seq)
+        known = await messages_page(conn, tenant, thread, max(1, len(messages)), newest=True)
+    behind = unseen(messages, known)
+    return RequestPlace(thread, messages) if behind is None else RequestPlace(thread, behind, end=known[-1].seq)
 
 
 async def _best(
@@ -158,7 +158,7 @@ async def _best(
     conn: Connection,
     tenant: str,
     threads: Sequence[str],
-    given: Sequence[Wire],
+    messages: Sequence[Wire],
     from_start: bool = False,
     own_tools: bool = False,
 ) -> RequestPlace | None:
@@ -167,15 +167,15 @@ async def _best(
     from_start: a thread counts only if it begins with these messages and shares at least one answer. Returns None if no
     thread shares a message.
     """
-    keys = keys_of(given)
+    keys = keys_of(messages)
     best: tuple[tuple[int, bool], RequestPlace] | None = None
     for thread in threads:
         await restored_if_archived(runtime, conn, tenant, thread)
         turns = await thread_messages(conn, tenant, thread)
         if own_tools:
             turns = [turn for turn in turns if not turn.tool_calls and turn.role != "tool"]
-        count, end = shared_run(keys, [keys_of_turn(one) for one in turns])
-        if from_start and (count != end or not _has_answers(given[:count])):
+        count, end = shared_run(keys, [keys_of_turn(turn) for turn in turns])
+        if from_start and (count != end or not _has_answers(messages[:count])):
             continue
         at_end = end == len(turns)
         if not at_end:
@@ -184,18 +184,21 @@ async def _best(
         rank = (count, at_end)
         if count > 0 and (best is None or rank > best[0]):
             shared = turns[end - 1].seq
-            best = rank, RequestPlace(thread, given[count:], None if at_end else shared, shared if at_end else None)
+            best = rank, RequestPlace(thread, messages[count:], None if at_end else shared, shared if at_end else None)
     return best[1] if best else None
 
 
-def keys_of(given: Sequence[Wire]) -> list[str]:
+def keys_of(messages: Sequence[Wire]) -> list[str]:
     """Returns a key for each message; a turn that was stored from the message has the same key. Raises InvalidEvent.
 
     Chat programs put documents into the last message, but send only the person's own words in later requests. So only
     the person's own words count, except in the last message, where the same question about another document is a new
     question.
     """
-    return [*(_key(one, without_additions) for one in given[:-1]), *(_key(one, str) for one in given[-1:])]
+    return [
+        *(_key(message, without_additions) for message in messages[:-1]),
+        *(_key(message, str) for message in messages[-1:]),
+    ]
 
 
 def keys_of_turn(turn: Message) -> tuple[str, str]:
@@ -233,18 +236,20 @@ def _dumped(role: Any, name: Any, content: Any, calls: list[Any], call_id: Any, 
     if isinstance(content, str):
         content = (words(content) if role == "user" else content).strip()
     elif role == "user":
-        content = [{**one, "text": words(one["text"])} if one.get("type") == "text" else one for one in content]
+        content = [
+            {**block, "text": words(block["text"])} if block.get("type") == "text" else block for block in content
+        ]
     return json.dumps([role, speaker, content, calls, call_id], sort_keys=True, ensure_ascii=False)
 
 
-def _has_answers(given: Sequence[Wire]) -> bool:
-    return any(one.get("role") == "assistant" for one in given)
+def _has_answers(messages: Sequence[Wire]) -> bool:
+    return any(message.get("role") == "assistant" for message in messages)
 
 
-def _said(given: Sequence[Wire]) -> tuple[list[str], list[str]]:
+def _said(messages: Sequence[Wire]) -> tuple[list[str], list[str]]:
     """Returns the texts of the assistant and the ids of its tool calls."""
-    answers = [one for one in given if one.get("role") == "assistant"]
-    texts = [content_text(one.get("content") or "") for one in answers]
+    answers = [message for message in messages if message.get("role") == "assistant"]
+    texts = [content_text(message.get("content") or "") for message in answers]
     return [text for text in texts if text], [
-        str(call.get("id")) for one in answers for call in one.get("tool_calls") or ()
+        str(call.get("id")) for message in answers for call in message.get("tool_calls") or ()
     ]

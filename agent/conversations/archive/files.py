@@ -109,12 +109,14 @@ def write_archive(folder: Path, path: str, rows: Sequence[ArchivedRow]) -> str:
     """
     pa, pq = parquet()
     file = folder / path
-    for place in (folder, file.parent.parent, file.parent):
-        private_folder(place)
+    for directory in (folder, file.parent.parent, file.parent):
+        private_folder(directory)
     temporary = file.with_suffix(".part")
     columns = zip(*(astuple(row) for row in rows), strict=True)
     schema = _schema()
-    table = pa.table([pa.array(values, one.type) for values, one in zip(columns, schema, strict=True)], schema=schema)
+    table = pa.table(
+        [pa.array(values, column.type) for values, column in zip(columns, schema, strict=True)], schema=schema
+    )
     with os.fdopen(open_private(temporary, os.O_WRONLY | os.O_TRUNC), "wb") as handle:
         pq.write_table(table, handle, compression=COMPRESSION)
     _sync(temporary)
@@ -136,9 +138,9 @@ def read_archive(folder: Path, path: str, sha256: str) -> list[ArchivedRow]:
         raise ArchiveMissing(f"cannot read {file}: {error.strerror}; set TURNLOG_ARCHIVE to where it is") from None
     if hashlib.sha256(data).hexdigest() != sha256:
         raise ArchiveDamaged(f"{file} was changed after it was written; replace it by a copy of the original")
-    found = pq.read_table(pa.BufferReader(data)).to_pydict()
+    table = pq.read_table(pa.BufferReader(data)).to_pydict()
     # Files of earlier versions have no column `key`.
-    columns = [found[name] for name in NAMES if name in found]
+    columns = [table[name] for name in NAMES if name in table]
     return [ArchivedRow(*values) for values in zip(*columns, strict=True)]
 
 

@@ -48,14 +48,14 @@ async def restore(log: Log, folder: Path, tenant: str, thread: str) -> int | Non
     A missing or damaged file is logged, and the log itself is read instead. Two concurrent calls restore it once, and a
     call after a crash finishes the restoring. Raises LogUnavailable, GapInLog, KeyUnavailable.
     """
-    while (found := await _find(log, tenant, thread)) is not None:
-        events = await _told_again(log, folder, found)
-        left = events[len(found.parts) :]
+    while (archived := await _find(log, tenant, thread)) is not None:
+        events = await _told_again(log, folder, archived)
+        left = events[len(archived.parts) :]
         if not left:
-            return found.parts[-1].seq
-        expected = None if found.parts else found.head
+            return archived.parts[-1].seq
+        expected = None if archived.parts else archived.head
         try:
-            return (await log.append_many(left, expected, fresh=not found.parts))[-1].seq
+            return (await log.append_many(left, expected, fresh=not archived.parts))[-1].seq
         except WrongExpectedVersion:
             continue  # a turn was added, or another process restores it
     return None
@@ -67,7 +67,7 @@ async def _find(log: Log, tenant: str, thread: str) -> _Archived | None:
     if not seq:
         return None
     first, *since = [stored async for stored in log.read_stored(tenant, thread, seq)]
-    events = [(stored, one.event.data) for stored in since if (one := incoming(stored).recorded) is not None]
+    events = [(stored, recorded.event.data) for stored in since if (recorded := incoming(stored).recorded) is not None]
     if any(data.type in REMOVALS for _, data in events):
         return None
     parts = [stored for stored, data in events if isinstance(data, ThreadRestored)]
@@ -79,33 +79,33 @@ async def _find(log: Log, tenant: str, thread: str) -> _Archived | None:
     return _Archived(archived.event, archived.event.data, since, parts, since[-1].seq if since else seq)
 
 
-async def _told_again(log: Log, folder: Path, found: _Archived) -> list[Event]:
+async def _told_again(log: Log, folder: Path, archived: _Archived) -> list[Event]:
     """Returns all parts, including those that are already stored. Every process makes equal parts, because events after
     the first part are left out."""
-    end = found.parts[0].seq if found.parts else found.head + 1
-    rows = await _rows(log, folder, found)
-    later = [archived_row(stored) for stored in found.since if stored.seq < end]
+    end = archived.parts[0].seq if archived.parts else archived.head + 1
+    rows = await _rows(log, folder, archived)
+    later = [archived_row(stored) for stored in archived.since if stored.seq < end]
     rows += [row for row in later if row is not None and row.type not in ARCHIVING]
     if log.keyring is not None:
         await log.keyring.prefetch(key_ids_in(row.envelope for row in rows))
     parts = list(_parts(_opened(log, _first_of_each(rows)), min(PART_BYTES, largest(log)))) or [(None, ())]
-    return [_part(found.event, at + 1, len(parts), user, events) for at, (user, events) in enumerate(parts)]
+    return [_part(archived.event, at + 1, len(parts), user, events) for at, (user, events) in enumerate(parts)]
 
 
-async def _rows(log: Log, folder: Path, found: _Archived) -> list[ArchivedRow]:
+async def _rows(log: Log, folder: Path, archived: _Archived) -> list[ArchivedRow]:
     from turnlog.projectors.models.operations.archives import own_path  # loads SQLAlchemy
 
-    tenant = found.event.tenant
+    tenant = archived.event.tenant
     try:
-        path = own_path(found.event, found.data)
-        rows = await asyncio.to_thread(read_archive, folder, path, found.data.sha256)
+        path = own_path(archived.event, archived.data)
+        rows = await asyncio.to_thread(read_archive, folder, path, archived.data.sha256)
         if log.keyring is not None:
             await log.keyring.prefetch({row.key for row in rows if row.key is not None})
         return await asyncio.to_thread(unsealed, rows, log.keyring, tenant, path)
     except (ArchiveMissing, ArchiveDamaged, InvalidEvent) as error:
         logger.warning("%s; the conversation is restored from the log itself", error)
-    rows = await thread_rows(log, tenant, found.event.thread, found.data.through_seq)
-    return [row for row in rows if row.seq >= found.data.from_seq]
+    rows = await thread_rows(log, tenant, archived.event.thread, archived.data.through_seq)
+    return [row for row in rows if row.seq >= archived.data.from_seq]
 
 
 def _first_of_each(rows: Sequence[ArchivedRow]) -> list[ArchivedRow]:
@@ -171,16 +171,16 @@ async def restored_if_archived(runtime: Runtime, conn: Connection, tenant: str, 
     Returns when the read models have applied them. Raises LogUnavailable, GapInLog, KeyUnavailable, NotProjectedInTime.
     """
     archived = await archived_lineage(conn, tenant, thread)
-    for one in archived:
-        await _restored(runtime, tenant, one)
+    for thread_id in archived:
+        await _restored(runtime, tenant, thread_id)
     return bool(archived)
 
 
 async def restored_of_user(runtime: Runtime, conn: Connection, tenant: str, user: str | None) -> int:
     """Restores all conversations of a user or of a tenant; returns their number."""
     archived = await archived_threads(conn, tenant, user)
-    for one in archived:
-        await _restored(runtime, tenant, one)
+    for thread_id in archived:
+        await _restored(runtime, tenant, thread_id)
     return len(archived)
 
 

@@ -67,8 +67,8 @@ class Levels:
         if held is not None and held.copy is not None:
             if self.hot.is_current(held):
                 return held.copy, "ram"
-            if (found := await self._from_memory(thread, held.copy)) is not None:
-                return found, "ram"
+            if (followed := await self._from_memory(thread, held.copy)) is not None:
+                return followed, "ram"
         return await self._load(thread)
 
     async def keep(self, thread: str, copy: Copy, checked: tuple[float, int]) -> None:
@@ -92,44 +92,44 @@ class Levels:
         """Returns the copy in memory, completed from the log; None if it can no longer be used."""
         checked = self.hot.now()
         try:
-            found = await follow(self._log, self._tenant, thread, copy)
+            followed = await follow(self._log, self._tenant, thread, copy)
         except LogUnavailable:
             return copy
-        if found is None:
+        if followed is None:
             self.hot.forget(thread)
             return None
-        if found.state is None:
+        if followed.state is None:
             await self.drop(thread)
             raise no_session(thread)
-        self.hot.put(thread, found, *checked)
-        return found
+        self.hot.put(thread, followed, *checked)
+        return followed
 
     async def _load(self, thread: str) -> tuple[Copy, Level]:
         await self.hot.join(thread)
         checked = self.hot.now()
         try:
-            found = await self._nearest(thread)
-            if found.copy is None or found.copy.state is None:
+            session = await self._nearest(thread)
+            if session.copy is None or session.copy.state is None:
                 raise no_session(thread)
         except TurnlogError:
             await self.hot.leave(thread)
             raise
-        if not found.compared:
-            self.hot.put(thread, found.copy, None, 0)
-        elif found.changed:
-            await self.keep(thread, found.copy, checked)
+        if not session.compared:
+            self.hot.put(thread, session.copy, None, 0)
+        elif session.changed:
+            await self.keep(thread, session.copy, checked)
         else:
-            self.hot.put(thread, found.copy, *checked)
-        return found.copy, found.level
+            self.hot.put(thread, session.copy, *checked)
+        return session.copy, session.level
 
     async def _nearest(self, thread: str) -> FoundSession:
-        if (found := await self._from_bucket(thread)) is not None:
-            return found
+        if (session := await self._from_bucket(thread)) is not None:
+            return session
         row = await self._ask_postgres(session_state, thread)
         if row.answer is not None:
-            found = await self._completed(thread, Copy(row.answer, row.answer.seq), "postgres")
-            if found is not None:
-                return found
+            session = await self._completed(thread, Copy(row.answer, row.answer.seq), "postgres")
+            if session is not None:
+                return session
         try:
             return FoundSession(await from_log(self._log, self._tenant, thread), "log")
         except LogUnavailable:
@@ -141,20 +141,20 @@ class Levels:
         copy = await self.bucket.read(thread)
         if copy is None:
             return None
-        found = await self._completed(thread, copy, "kv")
-        if found is None or found.copy is None:
+        session = await self._completed(thread, copy, "kv")
+        if session is None or session.copy is None:
             return None
-        if found.copy.state is None:
+        if session.copy.state is None:
             await self.bucket.purge(thread)
-        return replace(found, changed=found.copy.state is not copy.state)
+        return replace(session, changed=session.copy.state is not copy.state)
 
     async def _completed(self, thread: str, copy: Copy, level: Level) -> FoundSession | None:
         """Returns the copy with later events applied; None if it cannot be used."""
         try:
-            found = await follow(self._log, self._tenant, thread, copy)
+            followed = await follow(self._log, self._tenant, thread, copy)
         except LogUnavailable:
             return FoundSession(copy, level, compared=False)
-        return FoundSession(found, level) if found is not None else None
+        return FoundSession(followed, level) if followed is not None else None
 
     async def _ask_postgres(self, question: Question[T | None], thread: str) -> _Answer[T]:
         """Asks Postgres. After a failure it is not asked for POSTGRES_AWAY_S."""

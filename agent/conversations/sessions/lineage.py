@@ -41,19 +41,19 @@ async def lineage(log: Log, tenant: str, thread: str, through_seq: int) -> Linea
     """
     known: dict[str, int] = {}
     events: list[Recorded] = []
-    place, through = thread, through_seq
-    while place not in known:  # only a foreign producer can write forks in a circle
-        known[place] = through
-        own = await _since_removal(log, tenant, place, through_seq if place == thread else None)
-        events += [one for one in own if one.seq <= through or one.event.type == "session_created"]
-        fork = next((one.event.data for one in own if isinstance(one.event.data, ThreadForked)), None)
+    current, through = thread, through_seq
+    while current not in known:  # only a foreign producer can write forks in a circle
+        known[current] = through
+        own = await _since_removal(log, tenant, current, through_seq if current == thread else None)
+        events += [recorded for recorded in own if recorded.seq <= through or recorded.event.type == "session_created"]
+        fork = next((recorded.event.data for recorded in own if isinstance(recorded.event.data, ThreadForked)), None)
         if fork is None:
             break
-        place, through = fork.parent, min(fork.at_seq, through)
-    events.sort(key=lambda one: one.seq)
+        current, through = fork.parent, min(fork.at_seq, through)
+    events.sort(key=lambda recorded: recorded.seq)
     return Lineage(
-        tuple(one for one in events if isinstance(one.event.data, TurnRecorded)),
-        next((one.event.user for one in events if one.event.user), None),
+        tuple(recorded for recorded in events if isinstance(recorded.event.data, TurnRecorded)),
+        next((recorded.event.user for recorded in events if recorded.event.user), None),
         max((seq for parent, seq in known.items() if parent != thread), default=0),
     )
 
@@ -61,11 +61,11 @@ async def lineage(log: Log, tenant: str, thread: str, through_seq: int) -> Linea
 async def _since_removal(log: Log, tenant: str, thread: str, through_seq: int | None) -> list[Recorded]:
     """Returns the thread's events since its last removal in the way projectors apply them: each once, without
     undecodable events, which are parked."""
-    found: dict[UUID, Recorded] = {}
+    by_id: dict[UUID, Recorded] = {}
     async for stored in log.read_stored(tenant, thread, through_seq=through_seq, types=TYPES):
         recorded = incoming(stored).recorded
         if recorded is not None and recorded.event.type in REMOVALS:
-            found.clear()
+            by_id.clear()
         elif recorded is not None:
-            found.setdefault(recorded.event.id, recorded)
-    return list(found.values())
+            by_id.setdefault(recorded.event.id, recorded)
+    return list(by_id.values())

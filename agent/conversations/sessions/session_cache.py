@@ -119,7 +119,7 @@ class HotCopies:
 
     def expect(self, ids: Iterable[UUID]) -> None:
         """Registers the ids of this process's messages, which do not make the copy suspect."""
-        self._own.update((str(one), None) for one in ids)
+        self._own.update((str(event_id), None) for event_id in ids)
 
     async def leave(self, thread: str) -> None:
         held = self._held.pop(thread, None)

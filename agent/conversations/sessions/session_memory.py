@@ -85,24 +85,24 @@ class ShortTermMemory:
         in the mode FULL_HISTORY; that of a fork includes the turns of its parents. Raises NotFound if the conversation
         belongs to another user, InvalidToken for an invalid id.
         """
-        place, user = check_conversation(request.conversation_id), request.user_id
+        thread, user = check_conversation(request.conversation_id), request.user_id
 
         def begin(state: SessionState) -> list[EventData]:
-            _check_user(place, state.user, user)
+            _check_user(thread, state.user, user)
             return [self._created(request, Lineage())]
 
         while True:
             # Read before the session, so that a later event is noticed.
-            head = await self._log.thread_head(self.tenant, place)
-            if await self._found(place) is not None:
-                return session_value(await self._sessions.change(place, begin, user=user))
-            older = await lineage(self._log, self.tenant, place, head) if head else Lineage()
-            _check_user(place, older.user, user)
+            head = await self._log.thread_head(self.tenant, thread)
+            if await self._found(thread) is not None:
+                return session_value(await self._sessions.change(thread, begin, user=user))
+            older = await lineage(self._log, self.tenant, thread, head) if head else Lineage()
+            _check_user(thread, older.user, user)
             created = self._created(request, older)
             # Another writer may have added a turn or created the session in between.
             with contextlib.suppress(WrongExpectedVersion):
                 owner = user or older.user
-                return session_value(await self._sessions.create(place, created, user=owner, expected=head))
+                return session_value(await self._sessions.create(thread, created, user=owner, expected=head))
 
     async def get(self, conversation_id: str) -> SessionValue:
         """Returns the present session."""

@@ -88,8 +88,8 @@ class Sessions:
         """
         events = await self._events(thread, [created or SessionCreated()], user)
         checked = self._levels.hot.now()
-        places = await self._append(thread, events, expected)
-        return await self._written(Copy(None, 0), events, places, checked)
+        acks = await self._append(thread, events, expected)
+        return await self._written(Copy(None, 0), events, acks, checked)
 
     async def change(self, thread: str, decide: Decide, *, user: str | None = None) -> SessionState:
         """Appends the events that decide() returns for the newest state; decide() is called again after a concurrent
@@ -122,26 +122,26 @@ class Sessions:
         events = await self._events(thread, data, user or _state(copy).user, ids)
         checked = self._levels.hot.now()
         try:
-            places = await self._append(thread, events, copy.through)
+            acks = await self._append(thread, events, copy.through)
         except WrongExpectedVersion:
             await self._levels.current(thread)  # raises NotFound if the session was removed just now
             await self._append(thread, events, None)
             return await self._caught_up(thread)
-        return await self._written(copy, events, places, checked)
+        return await self._written(copy, events, acks, checked)
 
     async def checkpoints(self, thread: str) -> list[SegmentCheckpoint]:
         """Returns the session's checkpoints, oldest first. Raises NotFound, LogUnavailable."""
         state = await self.get(thread)
-        found = await self._levels.checkpoints(thread)
-        newest = found[-1].checkpoint_id if found else None
-        if found is not None and newest == state.checkpoint_id:
-            return found
+        checkpoints = await self._levels.checkpoints(thread)
+        newest = checkpoints[-1].checkpoint_id if checkpoints else None
+        if checkpoints is not None and newest == state.checkpoint_id:
+            return checkpoints
         try:
             return await self._checkpoints_on_the_log(state)
         except LogUnavailable:
-            if found is None:
+            if checkpoints is None:
                 raise
-            return found
+            return checkpoints
 
     async def _change(self, thread: str, decide: Decide, user: str | None) -> SessionState:
         checked = self._levels.hot.now()
@@ -150,8 +150,8 @@ class Sessions:
         if not decided:
             return _state(copy)
         events = await self._events(thread, decided, user or _state(copy).user)
-        places = await self._append(thread, events, copy.through)
-        return await self._written(copy, events, places, checked)
+        acks = await self._append(thread, events, copy.through)
+        return await self._written(copy, events, acks, checked)
 
     async def _append(self, thread: str, events: Sequence[Event], expected: int | None) -> list[Appended]:
         """Appends the events of a thread. Raises the errors of the log; after an error, the copy in memory is compared
@@ -165,24 +165,24 @@ class Sessions:
             raise
 
     async def _written(
-        self, copy: Copy, events: Sequence[Event], places: Sequence[Appended], checked: tuple[float, int]
+        self, copy: Copy, events: Sequence[Event], acks: Sequence[Appended], checked: tuple[float, int]
     ) -> SessionState:
         """Applies the events that this process has just appended to the copy, stores the result as the new copy, and
         returns its state. The events directly follow those of the copy."""
         thread = events[0].thread
         bodies = [encode(event) for event in events]
-        if any(place.duplicate for place in places) or any(_NUL in body for body in bodies):
+        if any(ack.duplicate for ack in acks) or any(_NUL in body for body in bodies):
             return await self._caught_up(thread)
         state = copy.state
-        for body, place in zip(bodies, places, strict=True):
+        for body, ack in zip(bodies, acks, strict=True):
             event = decode(body)  # in the form that other readers of the log get
-            state = evolve(state, Recorded(event, place.seq, 0, event.time))
+            state = evolve(state, Recorded(event, ack.seq, 0, event.time))
         if state is None:
             await self._levels.drop(thread)
             raise no_session(thread)
         if not state.segment_complete:
             return await self._caught_up(thread)
-        await self._levels.keep(thread, Copy(state, places[-1].seq), checked)
+        await self._levels.keep(thread, Copy(state, acks[-1].seq), checked)
         return state
 
     async def _caught_up(self, thread: str) -> SessionState:
@@ -213,7 +213,7 @@ class Sessions:
             stored = await self._log.stored_ids(self._tenant, thread)
         except GapInLog as error:
             raise LogUnavailable(f"cannot look for events of thread {thread!r}: {error}; try again") from error
-        return any(one in stored for one in ids)
+        return any(event_id in stored for event_id in ids)
 
     async def _events(
         self, thread: str, data: Sequence[EventData], user: str | None, ids: Sequence[UUID] | None = None
@@ -224,8 +224,8 @@ class Sessions:
         now = datetime.now(UTC)
         chosen = [uuid7() for _ in data] if ids is None else ids
         events = (
-            Event(id=chosen[at], time=now, tenant=self._tenant, thread=thread, user=user, data=one)
-            for at, one in enumerate(data)
+            Event(id=chosen[at], time=now, tenant=self._tenant, thread=thread, user=user, data=event_data)
+            for at, event_data in enumerate(data)
         )
         return await self._log.screened([*events])
 

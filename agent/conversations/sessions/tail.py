@@ -58,8 +58,8 @@ async def follow(log: Log, tenant: str, thread: str, copy: Copy) -> Copy | None:
         return None
     known = {message.event_id for message in copy.state.segment} if copy.state else set()
     tail = await _tail(log, tenant, thread, copy.through, head)
-    found = Copy(_fold(copy.state, await _first_ones(log, tenant, thread, tail, known)), head)
-    return found if found.whole else None
+    updated = Copy(_fold(copy.state, await _first_ones(log, tenant, thread, tail, known)), head)
+    return updated if updated.whole else None
 
 
 async def from_log(log: Log, tenant: str, thread: str) -> Copy | None:
@@ -89,11 +89,11 @@ async def _with_shared_past(log: Log, state: SessionState) -> SessionState:
     if forked <= state.segment_after:
         return state
     async with _soon(f"cannot read the shared past of thread {state.thread!r}"):
-        found = await lineage(log, state.tenant, state.thread, forked)
-    if found.shared_seq <= state.segment_after:
+        past = await lineage(log, state.tenant, state.thread, forked)
+    if past.shared_seq <= state.segment_after:
         return state
-    shared = [one for one in found.turns if one.seq > state.segment_after and one.event.thread != state.thread]
-    return replace(state, segment=(*_messages(shared), *state.segment), shared_seq=found.shared_seq)
+    shared = [turn for turn in past.turns if turn.seq > state.segment_after and turn.event.thread != state.thread]
+    return replace(state, segment=(*_messages(shared), *state.segment), shared_seq=past.shared_seq)
 
 
 async def thread_head(log: Log, tenant: str, thread: str) -> int:
@@ -132,15 +132,15 @@ def _refilled(state: SessionState, events: Sequence[Recorded]) -> SessionState:
     before the session, or includes turns again that a summary had covered."""
     if state.segment_complete:
         return state
-    removed = max((one.seq for one in events if one.event.type in REMOVALS), default=0)
+    removed = max((recorded.seq for recorded in events if recorded.event.type in REMOVALS), default=0)
     after = max(state.segment_after, removed)
-    segment = _messages(one for one in events if one.seq > after)
+    segment = _messages(recorded for recorded in events if recorded.seq > after)
     return replace(state, segment=segment, segment_complete=True)
 
 
 def _messages(events: Iterable[Recorded]) -> tuple[Message, ...]:
-    turns = [(one, one.event.data) for one in events]
-    return tuple(message_of(one, data) for one, data in turns if isinstance(data, TurnRecorded))
+    turns = [(recorded, recorded.event.data) for recorded in events]
+    return tuple(message_of(recorded, data) for recorded, data in turns if isinstance(data, TurnRecorded))
 
 
 async def _first_ones(log: Log, tenant: str, thread: str, tail: Sequence[Recorded], known: set[UUID]) -> list[Recorded]:
@@ -167,8 +167,8 @@ def _each_once(events: Sequence[Recorded]) -> list[Recorded]:
 async def _tail(log: Log, tenant: str, thread: str, after: int, through: int) -> list[Recorded]:
     """Returns the events that concern sessions, after one sequence and up to another, in order."""
     async with _soon(f"cannot read thread {thread!r}"):
-        found = [stored async for stored in log.read_stored(tenant, thread, after + 1, through)]
-    ours = [_decoded(stored, thread) for stored in found if parse_stored(stored.subject).type in HANDLES]
+        stored_events = [stored async for stored in log.read_stored(tenant, thread, after + 1, through)]
+    ours = [_decoded(stored, thread) for stored in stored_events if parse_stored(stored.subject).type in HANDLES]
     return [recorded for recorded in ours if recorded is not None]
 
 
@@ -177,7 +177,7 @@ def _decoded(stored: Stored, thread: str) -> Recorded | None:
 
     Raises FutureEventVersion for an event of a newer turnlog. If it were skipped, a later change could undo it.
     """
-    one = incoming(stored)
-    if one.error.startswith(FutureEventVersion.code):
-        raise FutureEventVersion(f"the session of thread {thread!r} stops at sequence {stored.seq}: {one.error}")
-    return one.recorded
+    result = incoming(stored)
+    if result.error.startswith(FutureEventVersion.code):
+        raise FutureEventVersion(f"the session of thread {thread!r} stops at sequence {stored.seq}: {result.error}")
+    return result.recorded

@@ -76,13 +76,13 @@ class Deriver:
     async def topics(self, texts: Sequence[str]) -> Derived:
         """Returns topics with the number of their mentions in all texts. Raises ModelError, RetryLater."""
         first = len(self.calls)
-        found: Counter[str] = Counter()
+        mentions: Counter[str] = Counter()
         prompt_hash = ""
         for piece in pieces(texts, self.counter.text):
             made = await self._once(("topics", *piece), partial(self.tasks.topics, piece, MAX_TOPICS))
-            found.update(made["topics"])
+            mentions.update(made["topics"])
             prompt_hash = made["prompt_hash"]
-        return Derived("", dict(found), prompt_hash, tuple(self.calls[first:]))
+        return Derived("", dict(mentions), prompt_hash, tuple(self.calls[first:]))
 
     async def _joined(self, old: str, new: str) -> str:
         count = self.counter.text
@@ -94,14 +94,14 @@ class Deriver:
         return text
 
     async def _compressed(self, text: str, target: int) -> str:
-        found = await self._once(("compress", str(target), text), partial(self.tasks.compress, text, target))
-        return str(found["text"])
+        compressed = await self._once(("compress", str(target), text), partial(self.tasks.compress, text, target))
+        return str(compressed["text"])
 
     async def _once(self, parts: tuple[str, ...], work: Callable[[], Awaitable[Written | Topics]]) -> dict[str, Any]:
         key = key_of(self.owner, self.model, parts)
-        found = await once(self.conn, self.ledger, self.owner, key, sum(map(self.counter.text, parts)), work)
-        self.calls.append(ModelCall(key, Usage(**found["usage"]), found.get("extracted", False)))
-        return found
+        answer = await once(self.conn, self.ledger, self.owner, key, sum(map(self.counter.text, parts)), work)
+        self.calls.append(ModelCall(key, Usage(**answer["usage"]), answer.get("extracted", False)))
+        return answer
 
 
 def pieces(texts: Sequence[str], count: Callable[[str], int]) -> list[list[str]]:
