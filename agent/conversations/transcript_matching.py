@@ -61,7 +61,7 @@ def with_own_last(messages: list[Any], sent: Sequence[Wire]) -> list[Any]:
 
 
 def unseen(messages: Sequence[Wire], known: Sequence[Message]) -> Sequence[Wire] | None:
-    """Returns the messages that the thread lacks: those after the longest prefix of `messages` with which the thread ends.
+    """Returns those messages that the thread lacks: the ones after the longest prefix with which the thread ends.
     Returns None if it ends with no prefix of them."""
     keys, stored = keys_of(messages), [keys_of_turn(message) for message in known]
     for shared in range(min(len(keys), len(stored)), 0, -1):
@@ -95,12 +95,12 @@ async def place_of(
 ) -> RequestPlace:
     """Returns the place of a request's messages in a conversation.
 
-    thread: the client's name for it; None: the conversation is recognised by the assistant's messages in `messages`.
+    thread: the client's name for it; None: the conversation is recognised by the assistant's messages.
 
-    history: which part of the history `messages` contains: "all", "none", or "some", which means that the messages of a
-    named thread are new unless one is from the assistant. claims: a named thread without events may become the user's;
-    if False, the request begins a new conversation instead. own_tools: agents answer with their own tools, whose calls
-    and results the client has not seen.
+    history: which part of the history the messages contain: "all", "none", or "some", which means that the messages of
+    a named thread are new unless one is from the assistant. claims: a named thread without events may become the
+    user's; if False, the request begins a new conversation instead. own_tools: agents answer with their own tools,
+    whose calls and results the client has not seen.
 
     Raises NotFound for a thread of another user, InvalidToken.
     """
