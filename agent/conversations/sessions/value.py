@@ -90,7 +90,7 @@ class SessionValue(_Part):
 
 
 # A Go client sends "" for an absent value.
-Given = Annotated[str | None, BeforeValidator(lambda given: None if given == "" else given)]
+Given = Annotated[str | None, BeforeValidator(lambda value: None if value == "" else value)]
 
 
 class _Request(BaseModel):
