@@ -77,12 +77,12 @@ async def best_turns(
     wanted = 2 * k
     while True:
         ranked = rank_parts(queries, loaded.index, wanted, allowed=allowed)
-        found = [_turns(one, await _chunks(conn, scope, loaded, one), k, before_seq) for one in ranked]
-        if all(len(turns) == k for turns in found) or wanted >= loaded.index.count:
-            first = [one[0].chunk if one else None for one in ranked]
+        by_part = [_turns(scored, await _chunks(conn, scope, loaded, scored), k, before_seq) for scored in ranked]
+        if all(len(turns) == k for turns in by_part) or wanted >= loaded.index.count:
+            first = [scored[0].chunk if scored else None for scored in ranked]
             return [
                 BestTurns(turns, evidence_for(part.undated, loaded.index, best, allowed))
-                for turns, part, best in zip(found, question.parts, first, strict=True)
+                for turns, part, best in zip(by_part, question.parts, first, strict=True)
             ]
         wanted = loaded.index.count
 
@@ -97,16 +97,16 @@ async def _chunks(conn: Connection, scope: Scope, loaded: LoadedScope, ranked: S
 def _turns(ranked: Sequence[Scored], chunks: Sequence[Found], k: int, before_seq: int | None) -> list[Recalled]:
     """Returns up to k turns before the sequence. Several pieces of one turn become one entry; a chunk of several turns
     becomes several entries."""
-    found: list[Recalled] = []
+    turns: list[Recalled] = []
     seen: set[tuple[str, int]] = set()
     for scored, chunk in zip(ranked, chunks, strict=True):
         for seq, event_id, source_id in zip(chunk.seqs, chunk.event_ids, chunk.source_ids, strict=True):
-            if len(found) == k:
-                return found
+            if len(turns) == k:
+                return turns
             if (chunk.thread, seq) in seen or (before_seq is not None and seq >= before_seq):
                 continue
             seen.add((chunk.thread, seq))
-            found.append(
+            turns.append(
                 Recalled(
                     chunk.thread,
                     seq,
@@ -120,4 +120,4 @@ def _turns(ranked: Sequence[Scored], chunks: Sequence[Found], k: int, before_seq
                     chunk.id,
                 )
             )
-    return found
+    return turns

@@ -43,12 +43,12 @@ async def relevant_episodes(
     """
     if k < 1 or not query.strip():
         return []
-    found = await recall.search(conn, scope, query, TURNS_AN_EPISODE * k, before_seq)
-    spans = await episodes_of(conn, scope.tenant, [(one.thread, one.seq) for one in found])
+    turns = await recall.search(conn, scope, query, TURNS_AN_EPISODE * k, before_seq)
+    spans = await episodes_of(conn, scope.tenant, [(turn.thread, turn.seq) for turn in turns])
     groups: dict[tuple[str, int], list[Recalled]] = {}
-    for one in found:
-        span = spans.get((one.thread, one.seq))
-        groups.setdefault((one.thread, span.question_seq if span else one.seq), []).append(one)
+    for turn in turns:
+        span = spans.get((turn.thread, turn.seq))
+        groups.setdefault((turn.thread, span.question_seq if span else turn.seq), []).append(turn)
     return [_episode(group, spans.get((group[0].thread, group[0].seq)), before_seq) for group in groups.values()][:k]
 
 
@@ -75,9 +75,9 @@ async def relevant_turns(
         return Relevant(query)
     first = await newest_from(conn, scope.tenant, scope.thread, recent, asked_seq)
     before = asked_seq if first is None else first
-    found = relevant_seqs(await relevant_episodes(conn, recall, scope, query, k, before))
+    seqs = relevant_seqs(await relevant_episodes(conn, recall, scope, query, k, before))
     asks = recall.question is not None and recall.question.asks
-    return Relevant(query, found, recall.evidence if asks else None)
+    return Relevant(query, seqs, recall.evidence if asks else None)
 
 
 def relevant_seqs(episodes: Sequence[RelevantEpisode]) -> list[int]:
@@ -88,11 +88,11 @@ def relevant_seqs(episodes: Sequence[RelevantEpisode]) -> list[int]:
 
 def _episode(group: Sequence[Recalled], span: EpisodeSpan | None, before_seq: int | None) -> RelevantEpisode:
     ends = {span.question_seq, span.answer_seq} if span else set[int]()
-    seqs = sorted(ends | {one.seq for one in group})
+    seqs = sorted(ends | {turn.seq for turn in group})
     return RelevantEpisode(
         thread=group[0].thread,
         seqs=tuple(seq for seq in seqs if before_seq is None or seq < before_seq),
-        found=tuple(one.seq for one in group),
-        chunk_ids=tuple(dict.fromkeys(one.chunk_id for one in group)),
+        found=tuple(turn.seq for turn in group),
+        chunk_ids=tuple(dict.fromkeys(turn.chunk_id for turn in group)),
         score=group[0].score,
     )

@@ -62,10 +62,10 @@ async def hybrid_history(
     _check(recent_turns=recent_turns, top_k=top_k)
     recent = await newest_exchanges(conn, tenant, thread, recent_turns, before_seq)
     first = recent[0].seq if recent else before_seq
-    found = await relevant_episodes(conn, recall, Scope(tenant, thread), query, top_k, first)
+    episodes = await relevant_episodes(conn, recall, Scope(tenant, thread), query, top_k, first)
     asks = recall.question is not None and recall.question.asks
-    older = await messages_at(conn, tenant, thread, [seq for episode in found for seq in episode.seqs])
-    kept = _without_repetitions(found, older, recent)
+    older = await messages_at(conn, tenant, thread, [seq for episode in episodes for seq in episode.seqs])
+    kept = _without_repetitions(episodes, older, recent)
     by_seq = {message.seq: message for message in older}
     recalled = sorted({seq for episode in kept for seq in episode.seqs if seq in by_seq})
     return HybridHistory(

@@ -131,13 +131,13 @@ def _groups(words: Sequence[str], statistics: ScopeStatistics) -> list[tuple[tup
 
 
 def _best(
-    found: Sequence[tuple[Key, list[str]]], words: Sequence[str], statistics: ScopeStatistics, most: int
+    candidates: Sequence[tuple[Key, list[str]]], words: Sequence[str], statistics: ScopeStatistics, most: int
 ) -> list[Key]:
     """Returns the keys of the chunks with the highest summed rarity of the words, normalised by length."""
     gain = {word: float(np.log1p(statistics.size / statistics.frequency.get(word, 1))) for word in words}
     score = {
         key: sum(map(gain.__getitem__, gain.keys() & terms)) / (1 + 0.2 * len(terms) / max(statistics.length, 1.0))
-        for key, terms in found
+        for key, terms in candidates
     }
     return sorted(score, key=lambda key: (-score[key], key[1]))[:most]
 

@@ -90,14 +90,14 @@ def memory_text(memory: Remembered, counter: TokenCounter) -> str:
     return f"{day_text(memory.first_said_at)} {words}"
 
 
-def known_lines(found: RetrievalContext, counter: TokenCounter) -> KnownOfUser:
+def known_lines(context: RetrievalContext, counter: TokenCounter) -> KnownOfUser:
     """Returns the preferences and entities of a context as lines, without preferences that are shown as memories."""
-    shown = {one.content for one in found.shown}
-    preferences = (line for line in found.preferences.lines() if line not in shown)
+    shown = {memory.content for memory in context.shown}
+    preferences = (line for line in context.preferences.lines() if line not in shown)
     return KnownOfUser(
-        preferences=tuple(one_line(one, counter) for one in preferences),
-        entities=tuple(one_line(entity_line(one), counter) for one in found.entities),
-        message_count=found.message_count,
+        preferences=tuple(one_line(line, counter) for line in preferences),
+        entities=tuple(one_line(entity_line(entity), counter) for entity in context.entities),
+        message_count=context.message_count,
     )
 
 
@@ -146,7 +146,7 @@ def _wire(lines: Sequence[str], known: KnownOfUser | None) -> Wire:
         counted = f"Messages in this conversation: {known.message_count}. Memories below: {len(lines)}."
         lines = [counted, *lines]
         for title, shown in ((PREFERENCES, known.preferences), (ENTITIES, known.entities)):
-            rest += [title, *(f"- {one}" for one in shown)] if shown else []
+            rest += [title, *(f"- {line}" for line in shown)] if shown else []
     return {"role": "user", "content": "\n".join([TITLE, ABOUT, *lines, *rest, END])}
 
 
@@ -184,14 +184,14 @@ async def recalled_block(
         return MemoryBlock()
     with traced("memory retrieve", {}):
         top_k = settings.long_term_top_k
-        found = await retrieval_context(conn, recall, tenant, user, question, now, message_count, top_k)
+        context = await retrieval_context(conn, recall, tenant, user, question, now, message_count, top_k)
     counter, limit = counter_for(model), room(settings.context_window if window is None else window, model)
-    known = known_lines(found, counter)
+    known = known_lines(context, counter)
     told = [TO_FORGET] if asks_to_forget(own_words(question)) else []
     if asks_to_keep_a_secret(question) and not await remembers_secrets(conn, tenant, user, settings.remember_secrets):
         told.append(NOT_KEPT)
     known = known.model_copy(update={"preferences": (*told, *known.preferences)})
-    return memory_block(found.shown, counter, limit, known)
+    return memory_block(context.shown, counter, limit, known)
 
 
 async def block_of(
@@ -200,29 +200,29 @@ async def block_of(
     """Builds the block of a receipt again. Returns it with the ids of memories that were forgotten or deleted since,
     and the number of other lines that are withheld because they may repeat these memories. seq: sequence of the
     receipt's event."""
-    wanted = [UUID(one) for one in receipt.memories]
+    wanted = [UUID(id_) for id_ in receipt.memories]
     if not user:
         return MemoryBlock(), tuple(wanted), 0
     counter, thread = counter_for(receipt.model), memory_thread(user)
     rows = await memories_by_id(conn, tenant, thread, wanted)
-    gone = tuple(one for one in wanted if one not in rows or rows[one].status == "forgotten")
+    gone = tuple(id_ for id_ in wanted if id_ not in rows or rows[id_].status == "forgotten")
     known, withheld = receipt.known, 0
     if known and await log.thread_head_of(tenant, thread, REMOVALS | {"memory_forgotten", "entities_cleared"}) > seq:
         known, withheld = _withheld(known, await _known_now(conn, tenant, user, counter))
-    return same_block([rows[one] for one in wanted if one in rows], counter, known), gone, withheld
+    return same_block([rows[id_] for id_ in wanted if id_ in rows], counter, known), gone, withheld
 
 
 async def _known_now(conn: Connection, tenant: str, user: str, counter: TokenCounter) -> set[str]:
     preferences = (await preferences_of(conn, tenant, user, datetime.now(UTC))).lines()
     entities = await entities_of(conn, tenant, memory_thread(user), limit=EVERY_ENTITY)
-    return {*TOLD, *(one_line(one, counter) for one in (*preferences, *map(entity_line, entities)))}
+    return {*TOLD, *(one_line(line, counter) for line in (*preferences, *map(entity_line, entities)))}
 
 
 def _withheld(known: KnownOfUser, now: set[str]) -> tuple[KnownOfUser, int]:
     """Replaces the lines of `known` that are not in `now`, the present lines, because they may contain forgotten words.
     Returns the result and the number of replaced lines."""
     shown = {
-        name: tuple(one if one in now else FORGOTTEN for one in getattr(known, name))
+        name: tuple(line if line in now else FORGOTTEN for line in getattr(known, name))
         for name in ("preferences", "entities")
     }
     return known.model_copy(update=shown), sum(lines.count(FORGOTTEN) for lines in shown.values())

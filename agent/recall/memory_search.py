@@ -94,31 +94,41 @@ def fused(
     by_name, by_time: the question names known entities, or a time. Memories without a vector are compared by the other
     parts alone. If scores are equal, the most recently said memory comes first.
     """
-    usual = float(np.mean([one.length for one in candidates])) if candidates else 0.0
-    rare = _rarity(sum(one.named > 0 for one in candidates), len(candidates)) if by_name else None
-    ranked = [_ranked(one, now, weights, policy, max(usual, 1.0), rare, by_time) for one in candidates]
-    found = [one for one in ranked if one.similarity > 0]
-    return sorted(found, key=lambda one: (-one.score, -one.candidate.confirmed_at.timestamp(), one.candidate.id))
+    usual = float(np.mean([candidate.length for candidate in candidates])) if candidates else 0.0
+    rare = _rarity(sum(candidate.named > 0 for candidate in candidates), len(candidates)) if by_name else None
+    ranked = [_ranked(candidate, now, weights, policy, max(usual, 1.0), rare, by_time) for candidate in candidates]
+    similar = [memory for memory in ranked if memory.similarity > 0]
+    return sorted(
+        similar, key=lambda memory: (-memory.score, -memory.candidate.confirmed_at.timestamp(), memory.candidate.id)
+    )
 
 
 def _ranked(
-    one: Candidate, now: datetime, weights: Weights, policy: Policy, usual: float, rare: float | None, by_time: bool
+    candidate: Candidate,
+    now: datetime,
+    weights: Weights,
+    policy: Policy,
+    usual: float,
+    rare: float | None,
+    by_time: bool,
 ) -> Ranked:
-    parts = {WORDS: Part(_words(one, weights, usual), weights.words)} if one.sought > 0 else {}
-    if one.cosine is not None and one.usual is not None:
-        parts[VECTOR] = Part(_nearness(one.cosine, one.usual, one.spread or 0.0, weights.far), weights.vector)
+    parts = {WORDS: Part(_words(candidate, weights, usual), weights.words)} if candidate.sought > 0 else {}
+    if candidate.cosine is not None and candidate.usual is not None:
+        parts[VECTOR] = Part(
+            _nearness(candidate.cosine, candidate.usual, candidate.spread or 0.0, weights.far), weights.vector
+        )
     if rare is not None:
-        parts[ENTITY] = Part(rare if one.named else 0.0, weights.entity)
+        parts[ENTITY] = Part(rare if candidate.named else 0.0, weights.entity)
     if by_time:
-        parts[TIME] = Part(float(one.dated), weights.time)
+        parts[TIME] = Part(float(candidate.dated), weights.time)
     total = similarity = 0.0
     for value, weight in parts.values():
         total += weight
         similarity += value * weight
     similarity = similarity / total if total else 0.0
-    importance = importance_now(one, now, policy)
+    importance = importance_now(candidate, now, policy)
     ranked_by = similarity * importance**weights.importance
-    return Ranked(one, ranked_by, similarity, parts, importance, weights.importance, now, policy)
+    return Ranked(candidate, ranked_by, similarity, parts, importance, weights.importance, now, policy)
 
 
 def _rarity(about: int, of: int) -> float:
@@ -128,10 +138,10 @@ def _rarity(about: int, of: int) -> float:
     return log1p((of - about + 0.5) / (about + 0.5)) / log1p((of - 0.5) / 1.5)
 
 
-def _words(one: Candidate, weights: Weights, usual: float) -> float:
+def _words(candidate: Candidate, weights: Weights, usual: float) -> float:
     """Returns the share of the question's words that the memory contains, weighted by rarity and slightly reduced for
     long memories."""
-    return one.matched / one.sought / (1 + weights.length * max(0.0, one.length / usual - 1))
+    return candidate.matched / candidate.sought / (1 + weights.length * max(0.0, candidate.length / usual - 1))
 
 
 def _nearness(cosine: float, usual: float, spread: float, far: float) -> float:
@@ -188,7 +198,7 @@ def memory_query(
     """Returns the query of a search over memories. others: synonyms of the question's words."""
     sought = list(dict.fromkeys(terms(question)))[:MAX_TERMS]
     same = [term for term in dict.fromkeys(terms(others)) if term not in sought][:MAX_TERMS]
-    return MemoryQuery(sought, vector, model, [(one.from_time, one.to_time) for one in dates], same)
+    return MemoryQuery(sought, vector, model, [(date.from_time, date.to_time) for date in dates], same)
 
 
 class MemoryRecall:
@@ -227,9 +237,9 @@ class MemoryRecall:
         Dates in the question are relative to scope.as_of or scope.now.
         """
         with tracing.span("memory search"):
-            found = await self._search(conn, scope, question, k, max_tokens, tokens_of)
-        metrics.memories_retrieved([one.memory.kind for one in found.memories])
-        return found
+            result = await self._search(conn, scope, question, k, max_tokens, tokens_of)
+        metrics.memories_retrieved([recalled.memory.kind for recalled in result.memories])
+        return result
 
     async def _search(
         self,
@@ -249,9 +259,9 @@ class MemoryRecall:
         now = scope.as_of or scope.now
         dates = dates_in(question, now, local(scope.now, self._zone).tzinfo or UTC)
         asked = memory_query(question, others, vector, model, dates)
-        found = await candidates(conn, scope, asked, size)
-        fusion = fused(found, now, self._weights, self._policy, bool(size.names), bool(dates))
-        ranked = [one for one in fusion if one.importance >= scope.min_importance]
+        matches = await candidates(conn, scope, asked, size)
+        fusion = fused(matches, now, self._weights, self._policy, bool(size.names), bool(dates))
+        ranked = [memory for memory in fusion if memory.importance >= scope.min_importance]
         best = await _rows(conn, scope, ranked[:k])
         kept = best if max_tokens is None or tokens_of is None else _within(best, max_tokens, tokens_of)
         return MemoriesFound(tuple(kept), degraded, tuple(dates), size.names)
@@ -274,21 +284,21 @@ class MemoryRecall:
 
 
 async def _rows(conn: Connection, scope: MemoryScope, ranked: list[Ranked]) -> list[RecalledMemory]:
-    found = await memories_by_id(conn, scope.tenant, scope.thread, [one.candidate.id for one in ranked])
-    return [RecalledMemory(found[one.candidate.id], one) for one in ranked if one.candidate.id in found]
+    rows = await memories_by_id(conn, scope.tenant, scope.thread, [memory.candidate.id for memory in ranked])
+    return [RecalledMemory(rows[memory.candidate.id], memory) for memory in ranked if memory.candidate.id in rows]
 
 
 def _within(
-    found: list[RecalledMemory], max_tokens: int, tokens_of: Callable[[StoredMemory], int]
+    memories: list[RecalledMemory], max_tokens: int, tokens_of: Callable[[StoredMemory], int]
 ) -> list[RecalledMemory]:
     """Returns the memories that fit, in order; a memory that does not fit is skipped, and smaller ones after it may
     still fit."""
     kept: list[RecalledMemory] = []
-    for one in found:
-        cost = tokens_of(one.memory)
+    for recalled in memories:
+        cost = tokens_of(recalled.memory)
         if cost <= max_tokens:
             max_tokens -= cost
-            kept.append(one)
+            kept.append(recalled)
     return kept
 
 

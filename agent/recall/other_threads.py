@@ -52,29 +52,29 @@ async def other_turns(
     """
     here = {thread, *(parent for parent, _ in await parents(conn, tenant, thread))}
     scope, zone = Scope(tenant, user=user), now.tzinfo or UTC
-    found = await recall.search(conn, scope, question, _CANDIDATES, now=now, zone=zone, without=here)
-    best = _relevant(recall, found)
-    chunks = await chunks_of_user(conn, tenant, user, [turn.chunk_id for turn in found])
+    turns = await recall.search(conn, scope, question, _CANDIDATES, now=now, zone=zone, without=here)
+    best = _relevant(recall, turns)
+    chunks = await chunks_of_user(conn, tenant, user, [turn.chunk_id for turn in turns])
     asked = await _asked(conn, tenant, chunks)
     withheld = await _forgotten(conn, tenant, user, chunks, asked)
     if not secrets:
         withheld |= {chunk.id for chunk in chunks if _holds_secret(chunk, asked)}
-    words = [set(chunk.terms).difference(terms(question)) for chunk in chunks if chunk.id in withheld]
+    withheld_words = [set(chunk.terms).difference(terms(question)) for chunk in chunks if chunk.id in withheld]
     return [
         chunk
         for chunk in chunks
         if chunk.id in best.difference(withheld)
         and chunk.text.strip() != question.strip()  # not an earlier copy of the question
         and all(_is_own(asked.get((chunk.thread, seq)), user) for seq in chunk.seqs)
-        and not (chunk.role == "assistant" and any(one.intersection(chunk.terms) for one in words))
+        and not (chunk.role == "assistant" and any(words.intersection(chunk.terms) for words in withheld_words))
     ][:MOST_TURNS]
 
 
-def _relevant(recall: Recall, found: Sequence[Recalled]) -> set[str]:
+def _relevant(recall: Recall, turns: Sequence[Recalled]) -> set[str]:
     """Returns the ids of chunks whose words may answer their part of the question; for the best chunk of a part, the
     words of its neighbours count too."""
     question, relevant, judged = recall.question, set[str](), set[int]()
-    for turn in found:
+    for turn in turns:
         evidence, is_best = recall.evidence_of_parts[turn.asked - 1], turn.asked not in judged
         judged.add(turn.asked)
         if evidence is None or question is None:
@@ -139,8 +139,8 @@ async def turns_of(
     chunks = await chunks_of_user(conn, tenant, user, ids)
     gone = await _forgotten(conn, tenant, user, chunks, await _asked(conn, tenant, chunks))
     there = {chunk.id: chunk for chunk in chunks if chunk.id not in gone}
-    lines = [_line(there[one], counter) if one in there else f"- {FORGOTTEN}" for one in ids]
-    return (_wire(lines),), sum(one not in there for one in ids)
+    lines = [_line(there[id_], counter) if id_ in there else f"- {FORGOTTEN}" for id_ in ids]
+    return (_wire(lines),), sum(id_ not in there for id_ in ids)
 
 
 def _wire(lines: Sequence[str]) -> Wire:

@@ -103,7 +103,8 @@ async def profile(
         written = await profile_text(conn, tenant, memory_thread(user)) if as_of is None else None
     told = [] if is_off else [memory for memory in known if memory.kind != "SUMMARY"]
     made = made_of(told, counter_for(runtime.settings.model), user, as_of, max_tokens)
-    holds = written and {id_ for one in written.sentences for id_ in one.memories} <= {memory.id for memory in told}
+    used = {id_ for sentence in (written.sentences if written else ()) for id_ in sentence.memories}
+    holds = written and used <= {memory.id for memory in told}
     return replace(made, written=written) if holds else made
 
 

@@ -74,8 +74,8 @@ def checked(lines: Sequence[ProfileLine], answer: str) -> dict[str, tuple[UUID, 
     except ValidationError:
         return {}
     sentences: dict[str, tuple[UUID, ...]] = {}
-    for one in said:
-        text, numbers = " ".join(one.text.split()), dict.fromkeys(one.lines)
+    for sentence in said:
+        text, numbers = " ".join(sentence.text.split()), dict.fromkeys(sentence.lines)
         if not numbers or len(text) > MAX_CHARS or not all(0 < number <= len(lines) for number in numbers):
             continue
         named = [lines[number - 1] for number in numbers]
@@ -124,8 +124,8 @@ async def write_profile_text(
         event_id = uuid5(NAMESPACE, f"{cause}@{await rows.removed_at()}")
         usage_id = uuid5(event_id, f"usage/{usage.latency_ms}")
         stored = await rows.stored([event_id, usage_id])
-        found = await memories_by_id(rows.conn, place.tenant, place.thread, [line.memory for line in lines])
-        held = [row for row in found.values() if row.status == "valid"]
+        memories = await memories_by_id(rows.conn, place.tenant, place.thread, [line.memory for line in lines])
+        held = [row for row in memories.values() if row.status == "valid"]
         events: list[tuple[UUID, EventData]] = []
         if said.sentences and event_id not in stored and len(held) == len(lines):
             events.append((event_id, _written(said, lines, held, usage)))

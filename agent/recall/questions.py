@@ -109,15 +109,15 @@ class Part:
 
     @property
     def spans(self) -> tuple[tuple[datetime, datetime], ...]:
-        return tuple((one.from_time, one.to_time) for one in self.dates)
+        return tuple((date.from_time, date.to_time) for date in self.dates)
 
     @property
     def undated(self) -> str:
         """The text without its dates and times: "last week" says when something was said, not what was said."""
         text, end = self.text, len(self.text)
-        for one in sorted(self.dates, key=lambda date: -date.start):
-            if one.start + len(one.text) <= end:
-                text, end = f"{text[: one.start]} {text[one.start + len(one.text) :]}", one.start
+        for date in sorted(self.dates, key=lambda date: -date.start):
+            if date.start + len(date.text) <= end:
+                text, end = f"{text[: date.start]} {text[date.start + len(date.text) :]}", date.start
         return text
 
 
@@ -165,29 +165,29 @@ def _words_of(text: str, kind: Kind) -> WordsOf:
 
 
 def _dates(part: str, now: datetime | None, zone: tzinfo, names: Collection[str]) -> tuple[Dated, ...]:
-    found = [] if now is None else dates_in(part, now, zone)
-    return tuple(one for one in found if not _is_name(one, part, names))
+    dates = [] if now is None else dates_in(part, now, zone)
+    return tuple(date for date in dates if not _is_name(date, part, names))
 
 
-def _is_name(found: Dated, part: str, names: Collection[str]) -> bool:
+def _is_name(date: Dated, part: str, names: Collection[str]) -> bool:
     """Returns whether a date such as "April" in "after April" is the name of a person; in "in April" it is not."""
-    word = terms(found.text) if found.text.isalpha() else []
-    return len(word) == 1 and word[0] in names and not _SURELY_A_MONTH.search(part[: found.start])
+    word = terms(date.text) if date.text.isalpha() else []
+    return len(word) == 1 and word[0] in names and not _SURELY_A_MONTH.search(part[: date.start])
 
 
 def _parts(text: str, kind: Kind) -> list[str]:
     if kind != "fact" and not _FIRST.search(text):
         return [_topic(text)]
-    found: list[str] = []
+    parts: list[str] = []
     for question in _questions(text):
-        found += _events(question) or [question]
-    return [*found[: MOST_PARTS - 1], " ".join(found[MOST_PARTS - 1 :])] if len(found) > MOST_PARTS else found
+        parts += _events(question) or [question]
+    return [*parts[: MOST_PARTS - 1], " ".join(parts[MOST_PARTS - 1 :])] if len(parts) > MOST_PARTS else parts
 
 
 def _questions(text: str) -> list[str]:
     """Returns the questions of a text. A sentence that is not a question stays with the question after it, and a
     question that refers back to another stays with that one."""
-    found: list[tuple[int, int]] = []
+    spans: list[tuple[int, int]] = []
     waiting: int | None = None
     for first, end in _pieces(text):
         begin = first if waiting is None else waiting
@@ -195,13 +195,13 @@ def _questions(text: str) -> list[str]:
         waiting = begin
         if not _ASKS.search(piece) or _ENDS_OPEN.search(piece):
             continue
-        if found and (_refers_back(piece) or not terms(piece)):
-            begin = found.pop()[0]
-        found.append((begin, end))
+        if spans and (_refers_back(piece) or not terms(piece)):
+            begin = spans.pop()[0]
+        spans.append((begin, end))
         waiting = None
-    if waiting is not None and found:
-        found.append((found.pop()[0], len(text)))
-    return [text[first:end].strip() for first, end in found] or [text]
+    if waiting is not None and spans:
+        spans.append((spans.pop()[0], len(text)))
+    return [text[first:end].strip() for first, end in spans] or [text]
 
 
 def _pieces(text: str) -> Iterator[tuple[int, int]]:

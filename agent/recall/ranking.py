@@ -117,9 +117,9 @@ def rank_parts(
     if scope.count == 0 or k < 1:
         return [[] for _ in parts]
     first = [_first(part, scope, weights, allowed) for part in parts]
-    in_thread = [_best_of(scope.thread, one.total, one.usable) for one in first]
+    in_thread = [_best_of(scope.thread, scores.total, scores.usable) for scores in first]
     together = np.mean(in_thread, axis=0)
-    return [_ranked(one, own + together, scope, k, weights) for one, own in zip(first, in_thread, strict=True)]
+    return [_ranked(scores, own + together, scope, k, weights) for scores, own in zip(first, in_thread, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,23 +134,24 @@ class _First:
 
 
 def _first(query: Query, scope: ScopeIndex, weights: Weights, allowed: NDArray[np.bool_] | None) -> _First:
-    found = features(query, scope, weights)
-    dense = bool(found.dense.any())
+    query_features = features(query, scope, weights)
+    dense = bool(query_features.dense.any())
     prior = 1.0 if dense else weights.alone
     form = np.maximum(scope.people, _brevity(scope, weights)) * np.float32(prior)
     parts = {
-        "bm25": found.bm25,
-        "dense": found.dense * weights.dense,
-        "context": found.context_words * weights.words + found.context_dense * weights.near,
-        "speaker": found.speaker * (weights.speaker * prior),
+        "bm25": query_features.bm25,
+        "dense": query_features.dense * weights.dense,
+        "context": query_features.context_words * weights.words + query_features.context_dense * weights.near,
+        "speaker": query_features.speaker * (weights.speaker * prior),
         "question": scope.asks * form * -weights.question,
         "opens": scope.opens * form * weights.opens,
         "detail": scope.details * form * weights.detail,
-        "assistant": (found.bm25 + found.context_words * weights.words) * _of_assistant(query, scope, weights),
+        "assistant": (query_features.bm25 + query_features.context_words * weights.words)
+        * _of_assistant(query, scope, weights),
         "time": _in_time(query.spans, scope) * weights.time,
     }
     total = sum(parts.values(), start=np.zeros(scope.count, dtype=np.float32))
-    return _First(parts, total, found.related if allowed is None else found.related & allowed, dense)
+    return _First(parts, total, query_features.related if allowed is None else query_features.related & allowed, dense)
 
 
 def _ranked(first: _First, in_thread: Floats, scope: ScopeIndex, k: int, weights: Weights) -> list[Scored]:
@@ -226,17 +227,17 @@ def _bm25(words: Sequence[str], scope: ScopeIndex, weights: Weights) -> tuple[Fl
     texts = {word: scope.said.with_term(word) for word in words}
     days = {word: scope.dates.with_term(word) for word in words}
     names = scope.names - ROLES
-    found = [word for word in words if word not in names and (len(texts[word]) or len(days[word]))]
-    found = found or [word for word in words if len(texts[word])]
-    if not found:
+    known = [word for word in words if word not in names and (len(texts[word]) or len(days[word]))]
+    known = known or [word for word in words if len(texts[word])]
+    if not known:
         nothing = np.zeros(scope.count, dtype=np.float32)
         return nothing, nothing
-    said = np.zeros((scope.count, len(found)), dtype=np.float32)
+    said = np.zeros((scope.count, len(known)), dtype=np.float32)
     dated = np.zeros_like(said)
-    for column, word in enumerate(found):
+    for column, word in enumerate(known):
         said[:, column] = np.bincount(texts[word], minlength=scope.count)
         dated[days[word], column] = 1
-    frequency = np.array([scope.frequency(word) for word in found])
+    frequency = np.array([scope.frequency(word) for word in known])
     length = scope.lengths / max(scope.statistics.length, 1.0)
     room = (weights.k1 * (1 - weights.b + weights.b * length))[:, None].astype(np.float32)
     own = said + dated
@@ -291,8 +292,8 @@ def feedback(total: Floats, scope: ScopeIndex) -> Floats:
         return np.zeros(scope.count, dtype=np.float32)
     best = np.argsort(-np.where(scope.embedded, total, -np.inf), kind="stable")[:BEST]
     near = _nearness(scope.vectors[best].sum(axis=0), scope)
-    for one in best:
-        near[one] = _nearness(scope.vectors[best[best != one]].sum(axis=0), scope, [one])[0]
+    for chunk in best:
+        near[chunk] = _nearness(scope.vectors[best[best != chunk]].sum(axis=0), scope, [chunk])[0]
     return near
 
 

@@ -74,22 +74,22 @@ class Found:
         return self.confidence is not None and self.confidence < LOW
 
 
-def recall_document(query: str, found: Found, explain: bool = False) -> dict[str, Any]:
+def recall_document(query: str, result: Found, explain: bool = False) -> dict[str, Any]:
     """Returns the result of a recall as JSON. explain: include the parts of every score and the analysis of the
     question."""
     return {
         "query": query,
-        "items": [turn.document(explain) for turn in found.turns],
+        "items": [turn.document(explain) for turn in result.turns],
         "memories": [
-            to_jsonable_python(one.memory)
-            | {"relevance": one.relevance}
-            | ({"explain": one.explain} if explain else {})
-            for one in found.memories
+            to_jsonable_python(recalled.memory)
+            | {"relevance": recalled.relevance}
+            | ({"explain": recalled.explain} if explain else {})
+            for recalled in result.memories
         ],
-        "memories_degraded": found.memories_degraded,
-        "degraded": found.degraded,
-        "confidence": found.confidence,
-        "question": to_jsonable_python(found.question) if explain else None,
+        "memories_degraded": result.memories_degraded,
+        "degraded": result.degraded,
+        "confidence": result.confidence,
+        "question": to_jsonable_python(result.question) if explain else None,
     }
 
 
@@ -163,7 +163,10 @@ async def recall(
     memories = list(known.memories)
     fitting = _that_fit(runtime, turns, memories, max_tokens)
     policy = Policy.of(runtime.settings)
-    shown = [FoundMemory(view_of(one.memory, now, policy), round(one.rank.score, 6), one.explain()) for one in memories]
+    shown = [
+        FoundMemory(view_of(recalled.memory, now, policy), round(recalled.rank.score, 6), recalled.explain())
+        for recalled in memories
+    ]
     sure = None if topic is not None else _confidence(search.evidence, memories)
     degraded = "; ".join(reason for reason in (search.degraded, rebuilt) if reason) or None
     return Found(fitting, shown, degraded, known.degraded, search.question, sure)
@@ -172,7 +175,9 @@ async def recall(
 def _confidence(evidence: Evidence | None, memories: Sequence[RecalledMemory]) -> float | None:
     """Returns the confidence. The memories count too, because one entered by hand may state something that no turn
     states."""
-    return None if evidence is None else round(evidence.also_in(one.memory.content for one in memories).confidence, 3)
+    if evidence is None:
+        return None
+    return round(evidence.also_in(recalled.memory.content for recalled in memories).confidence, 3)
 
 
 async def _settle(runtime: Runtime, tenant: str, user: str | None, thread: str | None) -> None:
@@ -187,13 +192,13 @@ async def _settle(runtime: Runtime, tenant: str, user: str | None, thread: str |
 
 async def _turns(conn: Connection, search: Recall, scope: Scope, query: str, k: int, now: datetime) -> list[Recalled]:
     zone = now.tzinfo or UTC
-    found = await search.search(conn, scope, query, k, now=now, zone=zone)
-    found = [replace(one, time=local(one.time, zone)) for one in found]
-    if not found and scope.thread is not None and not await is_there(conn, scope.tenant, scope.thread):
+    turns = await search.search(conn, scope, query, k, now=now, zone=zone)
+    turns = [replace(turn, time=local(turn.time, zone)) for turn in turns]
+    if not turns and scope.thread is not None and not await is_there(conn, scope.tenant, scope.thread):
         raise NotFound(f"there is no thread {scope.thread!r}; `turnlog threads` lists them")
-    if not found and scope.topic is not None:
+    if not turns and scope.topic is not None:
         raise NotFound(await _no_topic(conn, scope))
-    return found
+    return turns
 
 
 async def _no_topic(conn: Connection, scope: Scope) -> str:
@@ -230,7 +235,7 @@ def _that_fit(
     if max_tokens is None:
         return turns
     counter = counter_for(runtime.settings.model)
-    left = max_tokens - sum(counter.text(memory_line(one.memory, counter)) for one in memories)
+    left = max_tokens - sum(counter.text(memory_line(recalled.memory, counter)) for recalled in memories)
     kept = []
     for turn in turns:
         cost = counter.text(turn.text)

@@ -47,7 +47,7 @@ class RetrievalContext:
     @property
     def shown(self) -> list[StoredMemory]:
         """Returns the memories that a model gets: the most relevant ones, then those that it must always know."""
-        return [*(one.memory for one in self.memories), *self.always]
+        return [*(recalled.memory for recalled in self.memories), *self.always]
 
 
 async def retrieval_context(
@@ -70,24 +70,24 @@ async def retrieval_context(
     if by_hand.enable_memory is False:
         return RetrievalContext(preferences=Preferences(by_hand))
     now = local(now, zone_or(by_hand.timezone, UTC))
-    found = await recall.search(conn, MemoryScope(tenant, memories, now), message, top_k)
+    result = await recall.search(conn, MemoryScope(tenant, memories, now), message, top_k)
     preferences, any_question = user_preferences((), by_hand), list[StoredMemory]()
-    if found.has_any:
+    if result.has_any:
         preferences = await with_said(conn, tenant, memories, now, by_hand)
         few = EVERYTHING if asks_for_everything(message) else top_k
         any_question = await memories_for_any_question(conn, tenant, memories, now, few)
-    ids = {one.memory.id for one in found.memories}
+    ids = {recalled.memory.id for recalled in result.memories}
     always = tuple(memory for memory in any_question if memory.id not in ids)
-    names = {*found.names, *(name for one in found.memories for name in one.memory.entities)}
+    names = {*result.names, *(name for recalled in result.memories for name in recalled.memory.entities)}
     about = await entities_named(conn, tenant, memories, names) if names else []
-    return RetrievalContext(found.memories, always, preferences, tuple(about), message_count, found.degraded)
+    return RetrievalContext(result.memories, always, preferences, tuple(about), message_count, result.degraded)
 
 
 def entity_line(entity: Mapping[str, Any]) -> str:
     """Returns an entity as a line for a model: its type and name, then its description, attributes and relations."""
     known = [entity["description"]] if entity["description"] else []
     known += [f"{name} {_value(value)}" for name, value in entity["attributes"].items()]
-    known += [f"{one['type']} {one['target']}" for one in entity["relations"]]
+    known += [f"{relation['type']} {relation['target']}" for relation in entity["relations"]]
     return f"{entity['type']} {entity['name']}" + (f": {'; '.join(known)}" if known else "")
 
 

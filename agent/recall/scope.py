@@ -112,7 +112,7 @@ class Chunks:
 
         def postings(lists: Sequence[Sequence[str]]) -> Postings:
             if wanted is not None:
-                lists = [[] if wanted.isdisjoint(some) else [one for one in some if one in wanted] for some in lists]
+                lists = [[] if wanted.isdisjoint(some) else [term for term in some if term in wanted] for some in lists]
             return Postings.of(numbers, lists)
 
         names = frozenset(term for speaker in dict.fromkeys(named) for term in speaker)
@@ -139,20 +139,24 @@ class Chunks:
         chunks first and then `more`."""
         parts = [self, *more]
         starts = np.cumsum([0, *(len(part.lengths) for part in parts[:-1])])
-        place = np.full(sum(len(part.lengths) for part in parts), -1, dtype=np.int32)
-        place[order] = np.arange(len(order), dtype=np.int32)
+        position = np.full(sum(len(part.lengths) for part in parts), -1, dtype=np.int32)
+        position[order] = np.arange(len(order), dtype=np.int32)
 
         def join(name: str) -> Any:
             values = [getattr(part, name) for part in parts]
             if name == "names":
                 return frozenset().union(*values)
             if name == "vectors":
-                return _joined_vectors(values, np.split(place, starts[1:]), len(order))
+                return _joined_vectors(values, np.split(position, starts[1:]), len(order))
             if not isinstance(values[0], Postings):
                 return np.concatenate(values)[order]
-            chunks = place[np.concatenate([one.chunks + start for one, start in zip(values, starts, strict=True)])]
+            chunks = position[
+                np.concatenate([postings.chunks + start for postings, start in zip(values, starts, strict=True)])
+            ]
             there = chunks >= 0
-            return Postings(self.said.numbers, np.concatenate([one.terms for one in values])[there], chunks[there])
+            return Postings(
+                self.said.numbers, np.concatenate([postings.terms for postings in values])[there], chunks[there]
+            )
 
         return Chunks(**{field.name: join(field.name) for field in fields(Chunks)})
 
@@ -213,8 +217,8 @@ class ScopeIndex(Chunks):
         in between are not loaded.
         """
         count = len(chunks.lengths)
-        thread_of, place = _places(count, threads, positions)
-        opens, session = _sessions(chunks.times, thread_of, place)
+        thread_of, position = _places(count, threads, positions)
+        opens, session = _sessions(chunks.times, thread_of, position)
         monologue, people = _kinds_of_talk(thread_of, chunks.speaker, chunks.assistant)
         return cls(
             **{field.name: getattr(chunks, field.name) for field in fields(Chunks)},
@@ -225,7 +229,7 @@ class ScopeIndex(Chunks):
             opens=opens,
             thread=thread_of,
             session=session,
-            distance=_distances(thread_of, place),
+            distance=_distances(thread_of, position),
         )
 
     def frequency(self, word: str) -> int:
@@ -244,7 +248,8 @@ class ScopeIndex(Chunks):
         """Returns the statistics of a scope with `size` chunks, of which these chunks are a random sample."""
         both, count = (self.said, self.dates), max(self.count, 1)
         terms, chunks = (
-            np.concatenate(parts) for parts in zip(*((one.terms, one.chunks) for one in both), strict=True)
+            np.concatenate(parts)
+            for parts in zip(*((postings.terms, postings.chunks) for postings in both), strict=True)
         )
         often = np.bincount(np.unique(terms.astype(np.int64) * count + chunks) // count)
         grown = size / count
@@ -282,17 +287,17 @@ def _places(count: int, threads: Sequence[str] | None, positions: Sequence[int] 
     return thread_of, (rows - starts + 1).astype(np.int32)
 
 
-def _distances(thread_of: Ints, place: Ints) -> tuple[Ints, ...]:
+def _distances(thread_of: Ints, position: Ints) -> tuple[Ints, ...]:
     return tuple(
-        ((place[d:] - place[:-d]) * (thread_of[d:] == thread_of[:-d])).astype(np.int32)
-        for d in range(1, min(REACH, len(place) - 1) + 1)
+        ((position[d:] - position[:-d]) * (thread_of[d:] == thread_of[:-d])).astype(np.int32)
+        for d in range(1, min(REACH, len(position) - 1) + 1)
     )
 
 
-def _sessions(seconds: NDArray[np.float64], thread_of: Ints, place: Ints) -> tuple[Floats, Ints]:
+def _sessions(seconds: NDArray[np.float64], thread_of: Ints, position: Ints) -> tuple[Floats, Ints]:
     """Returns two arrays: 1 for the first turn after a pause if another turn follows soon, and the number of the
     session. Chunks whose neighbours are not loaded get 0 in the first."""
-    follows = (np.diff(place, prepend=-1) == 1) & (np.diff(thread_of, prepend=-1) == 0)
+    follows = (np.diff(position, prepend=-1) == 1) & (np.diff(thread_of, prepend=-1) == 0)
     paused = np.diff(seconds, prepend=0) >= PAUSE.total_seconds()
     opens = follows & paused & np.append(follows & ~paused, False)[1:]
     return opens.astype(np.float32), np.cumsum(paused | ~follows).astype(np.int32)
@@ -312,15 +317,15 @@ def _unit_rows(vectors: NDArray[np.floating] | None, count: int) -> tuple[Floats
     return unit, embedded
 
 
-def _joined_vectors(parts: Sequence[Floats | None], places: Sequence[Ints], count: int) -> Floats | None:
-    """Returns `count` rows: the rows of each part at the positions in `places`, and 0 for parts without vectors. Rows
+def _joined_vectors(parts: Sequence[Floats | None], positions: Sequence[Ints], count: int) -> Floats | None:
+    """Returns `count` rows: the rows of each part at these positions, and 0 for parts without vectors. Rows
     with the position -1 are left out."""
     width = next((part.shape[1] for part in parts if part is not None), None)
     if width is None:
         return None
     rows = np.zeros((count, width), dtype=np.float32)
-    for part, place in zip(parts, places, strict=True):
+    for part, position in zip(parts, positions, strict=True):
         if part is not None:
-            there = place >= 0
-            rows[place[there]] = part if there.all() else part[there]
+            there = position >= 0
+            rows[position[there]] = part if there.all() else part[there]
     return rows

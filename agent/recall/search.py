@@ -102,12 +102,12 @@ class Recall:
         if isinstance(chunks, LoadedScope) and not chunks.keys:
             return []
         try:
-            found = await self._found(conn, scope, embedded, question, chunks, count, before_seq, without)
+            by_part = await self._found(conn, scope, embedded, question, chunks, count, before_seq, without)
         except VectorMismatch as error:
             self.degraded = f"keyword search only: {error}"
-            found = await self._found(conn, scope, queries, question, chunks, count, before_seq, without)
-        self.evidence, self.evidence_of_parts = _evidence(question, found), [one.evidence for one in found]
-        turns = [one.turns for one in found]
+            by_part = await self._found(conn, scope, queries, question, chunks, count, before_seq, without)
+        self.evidence, self.evidence_of_parts = _evidence(question, by_part), [best.evidence for best in by_part]
+        turns = [best.turns for best in by_part]
         return _in_turn(await self._reranked([part.text for part in question.parts], turns), k)
 
     @property
@@ -159,29 +159,30 @@ class Recall:
             return queries
         try:
             async with asyncio.timeout(EMBEDDING_PATIENCE_S):
-                return [replace(one, vector=await self._embedder.embed_query(one.text, self.asker)) for one in queries]
+                return [
+                    replace(query, vector=await self._embedder.embed_query(query.text, self.asker)) for query in queries
+                ]
         except ModelError as error:
             self.degraded = f"keyword search only: {error}"
         except TimeoutError:
             self.degraded = f"keyword search only: the query's vector was not there after {EMBEDDING_PATIENCE_S:g} s"
         return queries
 
-    async def _reranked(self, parts: Sequence[str], found: list[list[Recalled]]) -> list[list[Recalled]]:
+    async def _reranked(self, parts: Sequence[str], by_part: list[list[Recalled]]) -> list[list[Recalled]]:
         """Returns the turns of each part in the order of the reranker's scores; unchanged if the reranker fails for any
         part."""
         reranker = self._reranker
         if reranker is None:
-            return found
-        asked = [(text, turns) for text, turns in zip(parts, found, strict=True) if len(turns) > 1]
+            return by_part
+        asked = [(text, turns) for text, turns in zip(parts, by_part, strict=True) if len(turns) > 1]
         try:
             calls = [reranker.scores(text, list(map(_document, turns)), self.asker) for text, turns in asked]
-            given = await asyncio.gather(*calls)
+            scores = iter(await asyncio.gather(*calls))
         except ModelError as error:
             problem = f"not reranked: {error}"
             self.degraded = f"{self.degraded}; {problem}" if self.degraded else problem
-            return found
-        scores = iter(given)
-        return [_by_score(turns, next(scores)) if len(turns) > 1 else turns for turns in found]
+            return by_part
+        return [_by_score(turns, next(scores)) if len(turns) > 1 else turns for turns in by_part]
 
 
 def _document(turn: Recalled) -> str:
@@ -193,30 +194,32 @@ def _by_score(turns: Sequence[Recalled], scores: Sequence[float]) -> list[Recall
     return sorted(scored, key=lambda turn: -(turn.rerank or 0.0))
 
 
-def _evidence(question: Question, found: Sequence[BestTurns]) -> Evidence | None:
+def _evidence(question: Question, by_part: Sequence[BestTurns]) -> Evidence | None:
     """Returns the evidence for the part that is answered best; None for an order or a summary, which no single turn has
     to answer."""
     if question.kind != "fact":
         return None
-    return max((one.evidence for one in found if one.evidence), key=lambda one: one.confidence, default=None)
+    return max(
+        (best.evidence for best in by_part if best.evidence), key=lambda evidence: evidence.confidence, default=None
+    )
 
 
-def _in_turn(found: Sequence[Sequence[Recalled]], k: int) -> list[Recalled]:
+def _in_turn(by_part: Sequence[Sequence[Recalled]], k: int) -> list[Recalled]:
     """Returns the best turn of each part, then the second best of each, and so on; each turn is listed once."""
     turns: dict[tuple[str, int], Recalled] = {}
-    for best in zip_longest(*found):
-        for part, one in enumerate(best, 1):
-            if one is not None:
-                turns.setdefault((one.thread, one.seq), replace(one, asked=part))
+    for best in zip_longest(*by_part):
+        for part, turn in enumerate(best, 1):
+            if turn is not None:
+                turns.setdefault((turn.thread, turn.seq), replace(turn, asked=part))
     return list(turns.values())[:k]
 
 
 def recall_of(runtime: Runtime, asker: str | None, keyword_only: bool = False) -> Recall:
     """Returns the runtime's search over turns; its caches are shared, but `asker` and `degraded` belong to the
     caller."""
-    found = copy(runtime.cached(_keywords if keyword_only else _vectors))
-    found.asker = asker
-    return found
+    search = copy(runtime.cached(_keywords if keyword_only else _vectors))
+    search.asker = asker
+    return search
 
 
 def _vectors(runtime: Runtime) -> Recall:

@@ -28,12 +28,12 @@ class UserContext:
 
 async def user_context(runtime: Runtime, tenant: str, user: str) -> UserContext:
     """Returns a user's preferences, memories, entities and last conversation. Raises InvalidToken."""
-    place = (runtime, tenant, user)
-    active = await list_threads(*place, limit=1)
+    of_user = (runtime, tenant, user)
+    active = await list_threads(*of_user, limit=1)
     return UserContext(
-        await show_preferences(*place),
-        await list_memories(*place, limit=MOST),
-        await list_entities(*place, limit=MOST),
+        await show_preferences(*of_user),
+        await list_memories(*of_user, limit=MOST),
+        await list_entities(*of_user, limit=MOST),
         active[0].thread if active else None,
         datetime.now(UTC),
     )

@@ -22,12 +22,12 @@ async def fill_cache(
 ) -> int:
     """Embeds the texts that are not in the cache; returns the dimensions of the model's vectors. spent: the usage of
     each call is appended to it. Raises ModelError, RetryLater."""
-    texts = {one.text_hash: one.text for one in batch}
+    texts = {pending.text_hash: pending.text for pending in batch}
     rows = await conn.execute(
         "SELECT text_hash FROM embedding_cache WHERE model = %s AND text_hash = ANY(%s)",
         (embedder.model, list(texts)),
     )
-    known = {bytes(found) for (found,) in await rows.fetchall()}
+    known = {bytes(text_hash) for (text_hash,) in await rows.fetchall()}
     missing = {key: text for key, text in texts.items() if key not in known}
     metrics.cache_read("vectors", len(known), len(missing))
     dimensions = await _cached_dimensions(conn, embedder.model)
@@ -49,8 +49,8 @@ async def fill_cache(
 async def _cached_dimensions(conn: Connection, model: str) -> int:
     """Returns the dimensions of the model's cached vectors; 0 if there are none."""
     rows = await conn.execute("SELECT vector_dims(embedding) FROM embedding_cache WHERE model = %s LIMIT 1", (model,))
-    found = await rows.fetchone()
-    return int(found[0]) if found else 0
+    row = await rows.fetchone()
+    return int(row[0]) if row else 0
 
 
 async def _store(conn: Connection, model: str, hashes: list[bytes], vectors: Vectors) -> None:
@@ -60,6 +60,6 @@ async def _store(conn: Connection, model: str, hashes: list[bytes], vectors: Vec
     )
 
 
-def metered(place: Pending, usage: Usage) -> Event:
+def metered(pending: Pending, usage: Usage) -> Event:
     data = usage.metered("embedding")
-    return Event(source=SOURCE, tenant=place.tenant, thread=place.thread, user=place.user or None, data=data)
+    return Event(source=SOURCE, tenant=pending.tenant, thread=pending.thread, user=pending.user or None, data=data)

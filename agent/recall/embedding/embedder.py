@@ -73,8 +73,8 @@ async def _embed_all(
     budget = embedding_ledger(runtime.settings, embedder)
     of_memories = 0 if only else await embed_memories(runtime, conn, embedder, budget, stop, pauses)
     total = 0 if on_progress is no_progress else await pending_count(conn, embedder.model, None, *(only or ()))
-    while not stop.is_set() and (found := await pending_chunks(conn, embedder.model, BATCH, stuck, *(only or ()))):
-        batch, started = _within_chars(found), time.perf_counter()
+    while not stop.is_set() and (pending := await pending_chunks(conn, embedder.model, BATCH, stuck, *(only or ()))):
+        batch, started = _within_chars(pending), time.perf_counter()
         try:
             await embed_chunks(runtime, conn, embedder, batch, budget)
         except RetryLater as later:
@@ -89,10 +89,10 @@ async def _embed_all(
     return done + of_memories
 
 
-def _within_chars(found: Sequence[Pending]) -> Sequence[Pending]:
+def _within_chars(pending: Sequence[Pending]) -> Sequence[Pending]:
     """Returns the first texts that have at most BATCH_CHARS characters together, but at least one text."""
-    sizes = accumulate(len(one.text) for one in found)
-    return found[: next((max(1, at) for at, size in enumerate(sizes) if size > BATCH_CHARS), len(found))]
+    sizes = accumulate(len(chunk.text) for chunk in pending)
+    return pending[: next((max(1, at) for at, size in enumerate(sizes) if size > BATCH_CHARS), len(pending))]
 
 
 def embedding_ledger(settings: Settings, embedder: Embedder) -> Ledger:
@@ -110,23 +110,23 @@ async def embed_chunks(
     spent: list[Usage] = []
     dimensions = await fill_cache(conn, embedder, batch, budget, spent)
     await ensure_neighbour_index(conn, memory_vectors, embedder.model, dimensions)
-    usage = [metered(batch[0], one) for one in spent]
+    usage = [metered(batch[0], call) for call in spent]
     for first in range(0, len(batch), STORED_AT_ONCE):
         threads: defaultdict[tuple[str, str, str | None], list[str]] = defaultdict(list)
         for chunk in batch[first : first + STORED_AT_ONCE]:
             threads[(chunk.tenant, chunk.thread, chunk.user)].append(chunk.id)
-        embedded = [_embedded(place, ids, embedder.model, dimensions) for place, ids in threads.items()]
+        embedded = [_embedded(thread_key, ids, embedder.model, dimensions) for thread_key, ids in threads.items()]
         await runtime.log.append_many(embedded + (usage if first == 0 else []))
         await runtime.wait_until_projected(names=("vectors",))
 
 
 async def _still_pending(conn: Connection, query: LiteralString, model: str, batch: Sequence[Pending]) -> set[str]:
-    rows = await conn.execute(query, ([one.id for one in batch], model))
+    rows = await conn.execute(query, ([pending.id for pending in batch], model))
     return {id_ for (id_,) in await rows.fetchall()}
 
 
-def _embedded(place: tuple[str, str, str | None], ids: list[str], model: str, dimensions: int) -> Event:
-    tenant, thread, user = place
+def _embedded(thread_key: tuple[str, str, str | None], ids: list[str], model: str, dimensions: int) -> Event:
+    tenant, thread, user = thread_key
     data = ChunksEmbedded(model=model, dimensions=dimensions, chunk_ids=tuple(ids))
     return Event(source=SOURCE, tenant=tenant, thread=thread, user=user, data=data)
 
@@ -173,8 +173,8 @@ async def _embed_some_memories(
     if spent:
         await runtime.log.append_many([metered(batch[0], usage) for usage in spent])
     threads: defaultdict[tuple[str, str, str], list[UUID]] = defaultdict(list)
-    for one in batch:
-        threads[(one.tenant, one.user or "", one.thread)].append(UUID(one.id))
+    for memory in batch:
+        threads[(memory.tenant, memory.user or "", memory.thread)].append(UUID(memory.id))
     for (tenant, user, thread), ids in threads.items():
         try:
             await service.embedded(Place.of_thread(tenant, user, thread), embedder.model, dimensions, ids)

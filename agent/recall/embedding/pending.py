@@ -72,14 +72,14 @@ async def pending_chunks(
     stuck: ids to leave out, because the events of their threads are parked and cannot set vectors. threads: read only
     these threads of the tenant.
     """
-    for where, given in await _lacking(conn, model):
-        values = {**given, "stuck": list(stuck), "limit": limit}
+    for where, params in await _lacking(conn, model):
+        values = {**params, "stuck": list(stuck), "limit": limit}
         where = f"{where} AND {_NOT_ERASED} AND id <> ALL(%(stuck)s)"
-        places = [(tenant, one) for one in threads] if threads is not None else await _newest(conn, where, values)
+        places = [(tenant, thread) for thread in threads] if threads is not None else await _newest(conn, where, values)
         values |= {"tenants": [place[0] for place in places], "threads": [place[1] for place in places]}
         rows = await conn.execute(_CHUNKS_OF_THREADS.format(where=where).encode(), values)
-        if found := await rows.fetchall():
-            return [Pending(*row) for row in found]
+        if chunks := await rows.fetchall():
+            return [Pending(*row) for row in chunks]
     return []
 
 
@@ -121,10 +121,10 @@ async def pending_count(
     conditions = [(_NO_VECTOR, {})] if model is None else await _lacking(conn, model)
     of_threads = "" if threads is None else " AND tenant = %(tenant)s AND thread_id = ANY(%(threads)s)"
     total = 0
-    for where, given in conditions:
+    for where, params in conditions:
         query = _COUNT.format(where=f"{where} AND {_NOT_ERASED}{of_threads}")
         limit = None if at_most is None else at_most - total
-        values = {**given, "limit": limit, "tenant": tenant, "threads": None if threads is None else list(threads)}
+        values = {**params, "limit": limit, "tenant": tenant, "threads": None if threads is None else list(threads)}
         [(count,)] = await (await conn.execute(query.encode(), values)).fetchall()
         total += count
     return total
@@ -136,23 +136,23 @@ async def pending_memories(conn: Connection, model: str, limit: int, stuck: Coll
 
     stuck: ids to leave out, because the events of their threads are parked and cannot set vectors.
     """
-    for where, given in await _memories_lacking(conn, model):
+    for where, params in await _memories_lacking(conn, model):
         rows = await conn.execute(
             f"SELECT tenant, thread_id, user_id, id::text, content FROM memories WHERE {where} "
             "AND status <> 'forgotten' AND id <> ALL(%(stuck)s::uuid[]) ORDER BY seq, id LIMIT %(limit)s".encode(),
-            {**given, "limit": limit, "stuck": list(stuck)},
+            {**params, "limit": limit, "stuck": list(stuck)},
         )
-        if found := await rows.fetchall():
-            return [Pending(*row) for row in found]
+        if memories := await rows.fetchall():
+            return [Pending(*row) for row in memories]
     return []
 
 
 async def pending_memories_count(conn: Connection, model: str, at_most: int) -> int:
     total = 0
-    for where, given in await _memories_lacking(conn, model):
+    for where, params in await _memories_lacking(conn, model):
         rows = f"SELECT FROM memories WHERE {where} AND status <> 'forgotten' LIMIT %(limit)s"
         query = f"SELECT count(*) FROM ({rows}) lacking"
-        [(count,)] = await (await conn.execute(query.encode(), {**given, "limit": at_most - total})).fetchall()
+        [(count,)] = await (await conn.execute(query.encode(), {**params, "limit": at_most - total})).fetchall()
         total += count
     return total
 
