@@ -53,10 +53,10 @@ _EVERYTHING = re.compile(
 def to_forget(text: str) -> str | None:
     """Returns the words for the thing that a message asks to forget, without "my" or 我的; None if it names no such
     thing, or asks to forget everything."""
-    found = _FORGET.match(text)
-    if found is None or asks_to_forget_all(text):
+    match = _FORGET.match(text)
+    if match is None or asks_to_forget_all(text):
         return None
-    what = next(words for words in found.groups() if words)
+    what = next(words for words in match.groups() if words)
     return re.sub(r"^(?:my|i['’]m|i am|i)\s+|^我的?", "", what, flags=re.IGNORECASE).strip() or None
 
 

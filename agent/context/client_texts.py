@@ -43,7 +43,7 @@ _TAG = re.compile(r"(?P<indent>(?:^|(?<=>))[ \t]*)?<(?P<close>/)?(?P<name>[A-Za-
 def additions(text: str) -> list[Range]:
     """Returns the ranges that chat programs are known to add: templates, elements, and the tags around a person's
     words."""
-    ranges = [found.span() for pattern in _TEMPLATES for found in pattern.finditer(text)]
+    ranges = [match.span() for pattern in _TEMPLATES for match in pattern.finditer(text)]
     return [*ranges, *_elements(hidden(text, ranges, " "), _OF_CLIENTS)]
 
 

@@ -88,8 +88,8 @@ class _Grouping:
     def add(self, message: Message) -> None:
         if is_plain(message):
             self.slots.append(Unit((message,)))
-        elif message.role == "assistant" and (found := calls(message)):
-            self._open(message, {call.stored_id: call.wire["id"] for call in found})
+        elif message.role == "assistant" and (tool_calls := calls(message)):
+            self._open(message, {call.stored_id: call.wire["id"] for call in tool_calls})
         else:
             self._add_mixed(message)
 
@@ -105,14 +105,14 @@ class _Grouping:
 
     def _add_mixed(self, message: Message) -> None:
         """Adds a message with blocks or results to the exchange that it answers, or else as a separate unit."""
-        found = results(message)
+        tool_results = results(message)
         shown = self._own_words(message)
-        home = self._home(found, must_be_last=bool(shown))
+        home = self._home(tool_results, must_be_last=bool(shown))
         if home is None:
-            self._stand_alone(message, found, shown)
+            self._stand_alone(message, tool_results, shown)
             return
         home.messages.append(message)
-        for index, result in enumerate(found):
+        for index, result in enumerate(tool_results):
             self._answer(home, message, index, result)
         home.extra += shown
 
@@ -121,19 +121,19 @@ class _Grouping:
         words = [MessagePart(message, "body")] if body(message, self.options) is not None else []
         return [*words, MessagePart(message, "tail")] if tail(message, self.options) is not None else words
 
-    def _home(self, found: list[Result], must_be_last: bool) -> _Exchange | None:
+    def _home(self, tool_results: list[Result], must_be_last: bool) -> _Exchange | None:
         """Returns the exchange that the results belong to, or None. A message with text may only belong to the latest
         exchange, because text must not move back in time."""
-        homes = [self.waiting[r.call_id] for r in found if r.call_id is not None and r.call_id in self.waiting]
+        homes = [self.waiting[r.call_id] for r in tool_results if r.call_id is not None and r.call_id in self.waiting]
         if must_be_last:
             homes = [home for home in homes if home is self.slots[-1]]
         return homes[-1] if homes else None
 
-    def _stand_alone(self, message: Message, found: list[Result], shown: list[MessagePart]) -> None:
-        orphans = [p for i, r in enumerate(found) if (p := self._orphan(message, i, r)) is not None]
+    def _stand_alone(self, message: Message, tool_results: list[Result], shown: list[MessagePart]) -> None:
+        orphans = [p for i, r in enumerate(tool_results) if (p := self._orphan(message, i, r)) is not None]
         if orphans or shown:
             self.slots.append(Unit((message,), (*orphans, *shown)))
-        elif not found:
+        elif not tool_results:
             self.out.dropped.append(Remark(message.seq, SAYS_NOTHING))
         else:
             self.out.dropped.append(Remark(message.seq, "second result for the same call"))
@@ -232,10 +232,10 @@ def _plain_tokens(message: Message, form: Form, counter: TokenCounter) -> int:
 def cuts(messages: Sequence[Message]) -> list[int]:
     """Returns how many of the oldest messages may be cut off without separating a call from its result: all such
     numbers, in ascending order."""
-    place = {message.seq: at for at, message in enumerate(messages)}
+    position = {message.seq: at for at, message in enumerate(messages)}
     end = list(range(len(messages)))
     for unit in group(messages).units:
-        at = [place[message.seq] for message in unit.messages]
+        at = [position[message.seq] for message in unit.messages]
         end[min(at)] = max(at)
     reach = accumulate(end, max)
     return [at + 1 for at, farthest in enumerate(reach) if farthest <= at]

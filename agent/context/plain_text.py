@@ -35,9 +35,12 @@ def speaker_of(message: Message) -> str:
 def with_speakers(messages: list[Message]) -> list[Message]:
     """Returns the turns of a conversation; if several users speak, a user's turn without a name gets the user's id as
     its name."""
-    if len({one.user for one in messages if one.role == "user" and one.user is not None}) < 2:
+    if len({message.user for message in messages if message.role == "user" and message.user is not None}) < 2:
         return messages
-    return [replace(one, name=one.user) if one.role == "user" and one.name is None else one for one in messages]
+    return [
+        replace(message, name=message.user) if message.role == "user" and message.name is None else message
+        for message in messages
+    ]
 
 
 def _block(block: dict[str, Any], tool_chars: int) -> str:

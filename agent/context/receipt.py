@@ -108,7 +108,7 @@ class Context:
         receipt["tiers"] = [tier.model_dump(mode="json") for tier in self.receipt.tiers]
         receipt["dropped"] = self.receipt.dropped.model_dump(mode="json")
         receipt["remarks"] = [
-            {"reason": one.reason, "turns": one.turns.model_dump(mode="json")} for one in self.receipt.remarks
+            {"reason": remark.reason, "turns": remark.turns.model_dump(mode="json")} for remark in self.receipt.remarks
         ]
         return {
             "budget": self.budget,
@@ -132,7 +132,7 @@ def remarks_by_reason(remarks: Iterable[Remark], place: Mapping[int, int]) -> tu
     seqs: dict[str, list[int]] = {}
     for remark in remarks:
         seqs.setdefault(remark.reason, []).append(remark.seq)
-    return tuple(Remarks(reason, TurnSpans.of(found, place, SPANS_OF_A_REMARK)) for reason, found in seqs.items())
+    return tuple(Remarks(reason, TurnSpans.of(turns, place, SPANS_OF_A_REMARK)) for reason, turns in seqs.items())
 
 
 def answer_receipt(

@@ -48,15 +48,15 @@ class Layout(NamedTuple):
 class Build:
     """The state of one build: the input, values derived from it, and the forms of tier 3 and tier 2."""
 
-    given: ContextInput
+    inputs: ContextInput
     counter: TokenCounter
     budget: int
     unchanged: Form
     condensed: Form
 
     def digest(self, limit: int) -> Digest | None:
-        text = self.given.summary.text if self.given.summary else ""
-        return digest(text, self.given.topics, limit, self.counter)
+        text = self.inputs.summary.text if self.inputs.summary else ""
+        return digest(text, self.inputs.topics, limit, self.counter)
 
     def weigh(self, units: Sequence[Unit], form: Form) -> list[int]:
         """Returns the tokens of each unit in a form."""
@@ -75,7 +75,7 @@ def everything(build: Build, units: Sequence[Unit], full: Sequence[int]) -> Layo
     """Returns the complete conversation unchanged, after tier 1 if older turns were pruned; None if it does not fit.
     full: tokens of the units."""
     limit = build.budget // 10
-    head = build.digest(limit) if build.given.pruned_through_seq else None
+    head = build.digest(limit) if build.inputs.pruned_through_seq else None
     room = build.budget - (head.tokens if head else 0)
     if sum(full) > room:
         return None
@@ -100,7 +100,7 @@ def tiered(build: Build, units: list[Unit], full: list[int]) -> Layout:
     pin = None if index is None else Pin(index, shrunk.shown.tokens if shrunk else full[index])
     shares = _shares(build, share_one, share_two, head, pin)
     weights = Weights(full, lean, [len(u.messages) for u in units])
-    selection = select(weights, shares, pin, _relevant(units, build.given.relevant))
+    selection = select(weights, shares, pin, _relevant(units, build.inputs.relevant))
     return _lay_out(build, units, selection, shares, head, limit_one, pin, shrunk)
 
 
@@ -112,14 +112,16 @@ def _relevant(units: Sequence[Unit], seqs: Sequence[int]) -> list[int]:
     return list(dict.fromkeys(of[seq] for seq in seqs if seq in of))
 
 
-def _shares(build: Build, one: int, two: int, head: Digest | None, pin: Pin | None) -> Shares:
+def _shares(build: Build, share_one: int, share_two: int, head: Digest | None, pin: Pin | None) -> Shares:
     """Returns the tokens of each tier. Tier 1 reserves its complete share while it exists, so that a growing summary
     does not move the start of tier 2; only a large latest user message reduces the share."""
-    total = build.budget - (one if head else 0)
+    total = build.budget - (share_one if head else 0)
     if head and pin and pin.tokens > total:
         total = build.budget - head.tokens
-    settings = build.given.settings
-    return Shares(total, two, build.budget - one - two, settings.full_recent_count, settings.share_unused)
+    settings = build.inputs.settings
+    return Shares(
+        total, share_two, build.budget - share_one - share_two, settings.full_recent_count, settings.share_unused
+    )
 
 
 def _lay_out(
@@ -175,7 +177,7 @@ def _lost(unit: Unit, build: Build) -> set[int]:
 def _tier_one(build: Build, head: Digest | None, limit: int) -> list[tuple[Tier, list[Wire]]]:
     if head is None:
         return []
-    seq = build.given.summary.seq if build.given.summary else None
+    seq = build.inputs.summary.seq if build.given.summary else None
     return [(Tier("1", head.tokens, limit, (Item(seq or 0, ROLE, head.tokens),)), [head.message])]
 
 
@@ -203,101 +205,101 @@ class Prepared:
 
     def with_relevant(self, relevant: Sequence[int], doubt: str | None) -> "Prepared":
         """Returns a copy with other values of `relevant` and `doubt`, see ContextInput."""
-        given = replace(self.build.given, relevant=relevant, doubt=doubt)
-        return replace(self, build=replace(self.build, given=given))
+        inputs = replace(self.build.inputs, relevant=relevant, doubt=doubt)
+        return replace(self, build=replace(self.build, inputs=inputs))
 
     def context(self) -> Context:
         """Returns the context with everything unchanged if it fits, otherwise with three tiers."""
         build, budget, turns = self.build, self.budget, self.turns
-        given, layout = build.given, self.whole or tiered(build, turns.units, self.full)
+        inputs, layout = build.inputs, self.whole or tiered(build, turns.units, self.full)
         tiers = tuple(tier for tier, _ in layout.tiers)
         doubt = _doubt(build, budget, sum(tier.tokens for tier in tiers))
-        notes = [*given.notes, *doubt]
+        notes = [*inputs.notes, *doubt]
         messages = _with_notes([*self.system, *(wire for _, wires in layout.tiers for wire in wires)], notes)
-        summary_seq = given.summary.seq if given.summary else None
+        summary_seq = inputs.summary.seq if inputs.summary else None
         topics = layout.head.topics if layout.head else ()
-        shown = given.messages
-        place = given.places or _places(shown, given.pruned_through_seq)
+        shown = inputs.messages
+        place = inputs.places or _places(shown, inputs.pruned_through_seq)
         dropped = tuple(sorted(turns.dropped + layout.dropped))
         altered = tuple(sorted(turns.altered + layout.altered))
         receipt = ContextReceipt(
             as_of_seq=self.as_of_seq,
-            model=given.model,
+            model=inputs.model,
             encoding=build.counter.encoding.name,
             window=budget.window,
             budget=budget.budget,
             tiers=tuple(receipt_tier(tier, summary_seq, topics, place) for tier in tiers),
             dropped=TurnSpans.of((remark.seq for remark in dropped), place),
             remarks=remarks_by_reason((*dropped, *altered), place),
-            state=spans_of((one.seq for one in shown), place),
-            recalled_chunks=given.recalled_chunks,
-            memories=given.memories,
-            known=given.known,
-            relevant=tuple(given.relevant),
-            doubt=given.doubt if doubt else None,
+            state=spans_of((message.seq for message in shown), place),
+            recalled_chunks=inputs.recalled_chunks,
+            memories=inputs.memories,
+            known=inputs.known,
+            relevant=tuple(inputs.relevant),
+            doubt=inputs.doubt if doubt else None,
             context_hash=context_hash(messages),
         )
         return Context(messages, budget.budget, budget.window, tiers, receipt, dropped, altered)
 
 
-def build_context(given: ContextInput) -> Context:
+def build_context(inputs: ContextInput) -> Context:
     """Returns the context with everything unchanged if it fits, otherwise with three tiers. It is always valid for the
     OpenAI chat API.
 
     Raises WindowTooSmall if system prompt and tools leave no room.
     """
-    return prepared(given).context()
+    return prepared(inputs).context()
 
 
-def prepared(given: ContextInput) -> Prepared:
+def prepared(inputs: ContextInput) -> Prepared:
     """Groups and counts the turns of the input, from which `Prepared.context` then makes the context. Raises
     WindowTooSmall if the system prompt and the tools leave no room."""
-    counter = counter_for(given.model)
-    system = [{"role": "system", "content": given.system_prompt}] if given.system_prompt else []
-    budget = _budget(given, counter, system)
-    options = WireOptions(given.settings.keep_thinking)
-    form = Form(False, given.settings.condensed_tool_max, options)
-    messages = _visible(given)
-    build = Build(replace(given, messages=messages), counter, budget.budget, form, form._replace(condensed=True))
+    counter = counter_for(inputs.model)
+    system = [{"role": "system", "content": inputs.system_prompt}] if inputs.system_prompt else []
+    budget = _budget(inputs, counter, system)
+    options = WireOptions(inputs.settings.keep_thinking)
+    form = Form(False, inputs.settings.condensed_tool_max, options)
+    messages = _visible(inputs)
+    build = Build(replace(inputs, messages=messages), counter, budget.budget, form, form._replace(condensed=True))
     turns = group(messages, options)
-    as_of = given.as_of_seq if given.as_of_seq is not None else max((m.seq for m in messages[-1:]), default=0)
+    as_of = inputs.as_of_seq if inputs.as_of_seq is not None else max((m.seq for m in messages[-1:]), default=0)
     full = build.weigh(turns.units, form)
     return Prepared(build, budget, system, turns, full, everything(build, turns.units, full), as_of)
 
 
-def _budget(given: ContextInput, counter: TokenCounter, system: list[Wire]) -> Budget:
-    if given.budget is not None:
-        return Budget(given.window or window_for(given.model), 0, 0, 0, 0, given.budget)
+def _budget(inputs: ContextInput, counter: TokenCounter, system: list[Wire]) -> Budget:
+    if inputs.budget is not None:
+        return Budget(inputs.window or window_for(inputs.model), 0, 0, 0, 0, inputs.budget)
     frame = counter.wire({"role": "system", "content": ""}) if system else 0
-    prompt = frame + counter.cached_text(given.system_prompt) + REPLY_PRIMING
-    added = given.reserved + sum(counter.wire(note) for note in given.notes)
-    return budget_for(given.model, given.window, prompt, counter.tools(given.tools) + added, given.answer_tokens)
+    prompt = frame + counter.cached_text(inputs.system_prompt) + REPLY_PRIMING
+    added = inputs.reserved + sum(counter.wire(note) for note in inputs.notes)
+    return budget_for(inputs.model, inputs.window, prompt, counter.tools(inputs.tools) + added, inputs.answer_tokens)
 
 
-def _visible(given: ContextInput) -> list[Message]:
-    ordered = sorted(given.messages, key=attrgetter("seq"))
-    if given.as_of_seq is None:
+def _visible(inputs: ContextInput) -> list[Message]:
+    ordered = sorted(inputs.messages, key=attrgetter("seq"))
+    if inputs.as_of_seq is None:
         return ordered
-    return [message for message in ordered if message.seq <= given.as_of_seq]
+    return [message for message in ordered if message.seq <= inputs.as_of_seq]
 
 
 def _with_notes(messages: list[Wire], notes: Sequence[Wire]) -> list[Wire]:
     """Returns the messages with the notes inserted right before the latest user message, so that they never separate a
     tool call from its result; at the end if there is no user message."""
-    asked = max((place for place, wire in enumerate(messages) if wire["role"] == "user"), default=len(messages))
+    asked = max((index for index, wire in enumerate(messages) if wire["role"] == "user"), default=len(messages))
     return [*messages[:asked], *notes, *messages[asked:]]
 
 
 def _doubt(build: Build, budget: Budget, used: int) -> list[Wire]:
     """Returns the line of `doubt` as a message, if it fits beside the turns or into half of the safety margin;
     otherwise []. No turn is dropped for it."""
-    if build.given.doubt is None:
+    if build.inputs.doubt is None:
         return []
-    wire: Wire = {"role": "user", "content": build.given.doubt}
+    wire: Wire = {"role": "user", "content": build.inputs.doubt}
     return [wire] if build.counter.wire(wire) <= max(budget.budget - used, budget.safety // 2) else []
 
 
 def _places(messages: Sequence[Message], pruned_through: int) -> dict[int, int]:
     """Returns the position of each turn in its thread, for spans. Only some of the pruned turns are known, so pruned
     turns get positions that are never adjacent."""
-    return {one.seq: at if one.seq > pruned_through else -2 * at - 2 for at, one in enumerate(messages)}
+    return {message.seq: at if message.seq > pruned_through else -2 * at - 2 for at, message in enumerate(messages)}

@@ -87,7 +87,9 @@ def with_custom_calls(messages: Sequence[Mapping[str, Any]], tools: Sequence[Map
     """Returns the messages with calls of custom tools in the custom form. Stored turns keep only the name and text of a
     call; the tools of the request tell which calls are custom."""
     custom = custom_tools(tools)
-    return [_with_custom_calls(one, custom) if custom and one.get("tool_calls") else one for one in messages]
+    return [
+        _with_custom_calls(message, custom) if custom and message.get("tool_calls") else message for message in messages
+    ]
 
 
 def custom_tools(tools: Sequence[Mapping[str, Any]]) -> set[str]:
@@ -132,9 +134,9 @@ def body(message: Message, options: WireOptions) -> Wire | None:
     speaker = message.name or attributed_to(message)
     if speaker != message.role:
         _put_name(wire, speaker)
-    if message.role == "assistant" and (found := calls(message)):
+    if message.role == "assistant" and (tool_calls := calls(message)):
         wire["content"] = wire["content"] or None
-        wire["tool_calls"] = [call.wire for call in found]
+        wire["tool_calls"] = [call.wire for call in tool_calls]
     return wire
 
 
@@ -167,11 +169,11 @@ def results(message: Message) -> list[Result]:
     """Returns the tool results in a message: a tool message is one result, and each tool_result block is one."""
     content = message.content
     blocks = [] if isinstance(content, str) else [b for b in content if b["type"] == "tool_result"]
-    found = [Result(str(b["tool_use_id"]), _result_block_text(b)) for b in blocks]
+    of_blocks = [Result(str(b["tool_use_id"]), _result_block_text(b)) for b in blocks]
     if message.role != "tool":
-        return found
+        return of_blocks
     rest = content if isinstance(content, str) else [b for b in content if b["type"] != "tool_result"]
-    return [*found, Result(message.tool_call_id, result_text(rest))] if rest or not found else found
+    return [*of_blocks, Result(message.tool_call_id, result_text(rest))] if rest or not of_blocks else of_blocks
 
 
 def tool_message(call_id: str, text: str) -> Wire:
