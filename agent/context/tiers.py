@@ -177,7 +177,7 @@ def _lost(unit: Unit, build: Build) -> set[int]:
 def _tier_one(build: Build, head: Digest | None, limit: int) -> list[tuple[Tier, list[Wire]]]:
     if head is None:
         return []
-    seq = build.inputs.summary.seq if build.given.summary else None
+    seq = build.inputs.summary.seq if build.inputs.summary else None
     return [(Tier("1", head.tokens, limit, (Item(seq or 0, ROLE, head.tokens),)), [head.message])]
 
 
