@@ -184,5 +184,5 @@ def _module(name: str) -> Any:
 
 def _marked(module: Any) -> Sequence[Callable[..., Any]]:
     """Returns the functions of a module that are tools: those in TOOLS, else all that are marked."""
-    marked = [one for one in vars(module).values() if callable(one) and hasattr(one, "__tool__")]
+    marked = [member for member in vars(module).values() if callable(member) and hasattr(member, "__tool__")]
     return list(getattr(module, "TOOLS", marked))

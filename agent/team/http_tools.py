@@ -98,13 +98,13 @@ class HttpTools:
             raise Unavailable(f"the service {self.name} has no base URL", may_be_done=False)
         path, query = operation.path, list[tuple[str, str]]()
         headers = {"accept": f"{JSON}, text/*;q=0.5", "idempotency-key": str(use.effect)}
-        for name, place in operation.places.items():
+        for name, location in operation.places.items():
             if name not in arguments:
                 continue
             values = arguments[name] if isinstance(arguments[name], list) else [arguments[name]]
-            if place == "query":
+            if location == "query":
                 query += [(name, _text(value)) for value in values]
-            elif place == "header":
+            elif location == "header":
                 headers[name] = ",".join(map(_text, values))
             else:
                 path = path.replace(f"{{{name}}}", _segment(name, ",".join(map(_text, values))))
@@ -203,13 +203,13 @@ def _operation(
     places, properties, required = dict[str, str](), dict[str, Any](), list[str]()
     for parameter in (*item.get("parameters", ()), *written.get("parameters", ())):
         known = _part(parameter, document)
-        name, place = str(known.get("name")), known.get("in")
-        if place not in ("path", "query", "header") or (place == "header" and name.lower() in OWN_HEADERS):
+        name, location = str(known.get("name")), known.get("in")
+        if location not in ("path", "query", "header") or (location == "header" and name.lower() in OWN_HEADERS):
             continue
-        places[name], schema = str(place), whole(known.get("schema") or {}, document)
+        places[name], schema = str(location), whole(known.get("schema") or {}, document)
         about = {"description": known["description"]} if "description" in known else {}
         properties[name] = {**schema, **about} if isinstance(schema, Mapping) else schema
-        if (known.get("required") or place == "path") and name not in required:
+        if (known.get("required") or location == "path") and name not in required:
             required.append(name)
     body = _part(written.get("requestBody") or {}, document)
     if body:

@@ -30,17 +30,17 @@ class StoredRecords:
 
     async def get(self, kind: str, key: str) -> dict[str, Any] | None:
         """Returns a document; None if there is none."""
-        place = (await self._settled(kind), key)
+        item_key = (await self._settled(kind), key)
         async with self.runtime.pool.connection() as conn:
-            found = await items_by_key(conn, self.tenant, [place])
-        return found[place].value if place in found else None
+            items = await items_by_key(conn, self.tenant, [item_key])
+        return items[item_key].value if item_key in items else None
 
     async def all(self, kind: str) -> dict[str, dict[str, Any]]:
         """Returns the documents of a kind by key, newest first, at most MOST."""
         namespace = await self._settled(kind)
         async with self.runtime.pool.connection() as conn:
-            found = await search_items(conn, self.tenant, ItemSearch(namespace, limit=MOST))
-        return {item.key: item.value for item in found}
+            items = await search_items(conn, self.tenant, ItemSearch(namespace, limit=MOST))
+        return {item.key: item.value for item in items}
 
     async def put(self, kind: str, key: str, value: Mapping[str, Any], effect: UUID) -> None:
         """Stores a document in place of the previous one. effect: the event's id derives from it, so that a repeated

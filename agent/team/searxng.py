@@ -31,8 +31,8 @@ class SearXNG:
         body = answer.json()
         if not isinstance(body, dict) or not isinstance(body.get("results"), list):
             raise ValueError("the answer has no results; is this a SearXNG that allows the format json?")
-        return [_page(found) for found in body["results"][:limit] if isinstance(found, dict) and found.get("url")]
+        return [_page(result) for result in body["results"][:limit] if isinstance(result, dict) and result.get("url")]
 
 
-def _page(found: dict[str, Any]) -> Page:
-    return Page(str(found.get("title") or ""), str(found["url"]), str(found.get("content") or "")[:MOST_CHARS])
+def _page(result: dict[str, Any]) -> Page:
+    return Page(str(result.get("title") or ""), str(result["url"]), str(result.get("content") or "")[:MOST_CHARS])

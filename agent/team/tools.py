@@ -343,10 +343,10 @@ def _tool(function: Callable[..., Any], retries: int | None, timeout_s: float, w
 
     async def called(arguments: Mapping[str, Any], use: Use) -> Any:
         """Calls the function. One that is not async runs in a thread, which cannot be stopped."""
-        given = dict(arguments) if wants_use is None else {**arguments, wants_use: use}
+        kwargs = dict(arguments) if wants_use is None else {**arguments, wants_use: use}
         if inspect.iscoroutinefunction(function):
-            return to_jsonable_python(await function(**given))
-        work = asyncio.ensure_future(asyncio.to_thread(function, **given))
+            return to_jsonable_python(await function(**kwargs))
+        work = asyncio.ensure_future(asyncio.to_thread(function, **kwargs))
         try:
             return to_jsonable_python(await asyncio.shield(work))
         except asyncio.CancelledError:

@@ -128,9 +128,9 @@ def words(text: str) -> int:
 
 def review(text: str, essay: dict[str, Any]) -> dict[str, Any]:
     """Returns numbers that describe an essay, by criterion, such as words over the limit and stock phrases."""
-    sentences = [found.strip() for found in _SENTENCE.findall(text) if words(found)]
-    lengths, lower = [words(found) for found in sentences], text.lower()
-    concrete = [found for found in sentences if _CONCRETE.search(found)]
+    sentences = [sentence.strip() for sentence in _SENTENCE.findall(text) if words(sentence)]
+    lengths, lower = [words(sentence) for sentence in sentences], text.lower()
+    concrete = [sentence for sentence in sentences if _CONCRETE.search(sentence)]
     paragraphs = [words(part) for part in re.split(r"\n\s*\n", text) if part.strip()]
     count, limit = words(text), essay.get("word_limit")
     asked = {word.lower() for word in _WORD.findall(essay.get("prompt") or "") if len(word) > 4}

@@ -70,5 +70,5 @@ def _of_school(school: School) -> list[tuple[str | None, Page]]:
 
 
 def _told(web: WebSearch, pages: list[Page]) -> dict[str, Any]:
-    found = {"searched": web.about, "results": pages}
-    return found if pages else found | {"note": "nothing was found; say so, or search with other words"}
+    answer = {"searched": web.about, "results": pages}
+    return answer if pages else answer | {"note": "nothing was found; say so, or search with other words"}
