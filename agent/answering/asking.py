@@ -128,12 +128,12 @@ async def ask(
     """
     _check(tenant, thread, text, user)
     await check_answers(runtime, tenant, agent)
-    place = (runtime, tenant)
+    where = (runtime, tenant)
     may: dict[str, Any] = {"or_nobody": True, "least": "member"}
     if user is None:
         await check_not_deleted(runtime, tenant, thread)
     else:
-        name, thread = thread, await own_thread(*place, thread, user, begins=True, **may)
+        name, thread = thread, await own_thread(*where, thread, user, begins=True, **may)
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(in_turn(runtime, tenant, thread, runtime.settings.answer_timeout_s))
         await stack.enter_async_context(admission or contextlib.nullcontext())
@@ -146,7 +146,7 @@ async def ask(
         if user is None:
             seq, request, arrived = await append(thread)
         else:
-            seq, request, arrived = await append_as_owner(*place, name, user, append, **may)
+            seq, request, arrived = await append_as_owner(*where, name, user, append, **may)
         yield QuestionStored(seq, request.thread)
         async for piece in _follow(runtime, request, seq, arrived):
             yield piece

@@ -40,7 +40,7 @@ class TaskPrompt:
 def task_prompts() -> Sequence[TaskPrompt]:
     """Returns the prompts of client_tasks.toml."""
     text = (files("turnlog.agent.answering") / "client_tasks.toml").read_text("utf-8")
-    return [TaskPrompt(**one) for one in tomllib.loads(text)["prompt"]]
+    return [TaskPrompt(**prompt) for prompt in tomllib.loads(text)["prompt"]]
 
 
 def is_client_task(messages: Sequence[Wire], task_header: str | None = None) -> bool:
@@ -52,7 +52,7 @@ def is_client_task(messages: Sequence[Wire], task_header: str | None = None) -> 
     """
     if task_header and not task_header.startswith(_PLACEHOLDER):
         return True
-    said = [one for one in messages if one.get("role") not in SYSTEM]
+    said = [message for message in messages if message.get("role") not in SYSTEM]
     texts = {"system": _text(messages[0].get("content")) if messages[0].get("role") in SYSTEM else ""}
     texts["last"] = _last_block(said[-1]) if said else ""
     texts["message"] = texts["last"] if len(said) == 1 else ""

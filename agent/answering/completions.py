@@ -171,10 +171,10 @@ async def complete_once(
     request: the SHA-256 of the request that a client library repeats. Also raises TooManyWaiting after the time limit
     of an answer.
     """
-    place, name = (runtime, person.tenant), f"tries/{request.hex()}"
+    where, name = (runtime, person.tenant), f"tries/{request.hex()}"
     patience_s = runtime.settings.answer_timeout_s
-    async with in_turn(*place, name, patience_s) if is_retry else first_of(*place, name):
-        if is_retry and (before := await last_try(*place, request)) is not None:
+    async with in_turn(*where, name, patience_s) if is_retry else first_of(*where, name):
+        if is_retry and (before := await last_try(*where, request)) is not None:
             if (made := await _recorded(runtime, person.tenant, *before)) is not None:
                 yield AnswerIds(*before, uuid5(before[0], "receipt"))
                 yield Text(made.text)
@@ -187,7 +187,7 @@ async def complete_once(
             async for piece in pieces:
                 if isinstance(piece, AnswerIds) and piece.thread is not None:
                     try:
-                        await note_try(*place, person.user, request, piece.id, piece.thread)
+                        await note_try(*where, person.user, request, piece.id, piece.thread)
                     except (psycopg.OperationalError, PoolTimeout) as error:
                         logger.warning("a retry in another process would ask again: %s", cause(error))
                 yield piece
@@ -231,15 +231,15 @@ async def _place(runtime: Runtime, person: Person, wanted: CompletionRequest) ->
 
 
 async def _found_place(runtime: Runtime, person: Person, wanted: CompletionRequest) -> RequestPlace:
-    _, given = split_prompt(wanted.messages)
+    _, messages = split_prompt(wanted.messages)
     where = (runtime, person.tenant, person.user)
     if wanted.behind is None or wanted.thread is None:
-        return await place_of(*where, wanted.thread, given, history=wanted.history, claims=wanted.memory == "full")
+        return await place_of(*where, wanted.thread, messages, history=wanted.history, claims=wanted.memory == "full")
     async with runtime.reading("messages", of=(person.tenant, wanted.thread)) as conn:
         answer = await message_by_event(conn, person.tenant, wanted.thread, wanted.behind)
     if answer is None:
         raise NotFound("the previous response does not exist")
-    return await place_behind(*where, wanted.thread, answer.seq, given)
+    return await place_behind(*where, wanted.thread, answer.seq, messages)
 
 
 async def _prepared(runtime: Runtime, person: Person, wanted: CompletionRequest, place: RequestPlace) -> _Prepared:
@@ -250,15 +250,15 @@ async def _prepared(runtime: Runtime, person: Person, wanted: CompletionRequest,
 
 async def _continued(runtime: Runtime, person: Person, wanted: CompletionRequest, place: RequestPlace) -> _Prepared:
     """Stores the new messages, on a fork if the conversation continued differently, and builds the context."""
-    prompt, given = split_prompt(wanted.messages)
-    known = len(given) - len(place.new)
+    prompt, messages = split_prompt(wanted.messages)
+    known = len(messages) - len(place.new)
     turns = [
         replace(
-            turn_of(one),
+            turn_of(message),
             id=uuid5(wanted.id, f"message {at}"),
-            origin="program" if wanted.knows_prompts and ends_with_a_prompt(one) else None,
+            origin="program" if wanted.knows_prompts and ends_with_a_prompt(message) else None,
         )
-        for at, one in enumerate(place.new, known)
+        for at, message in enumerate(place.new, known)
     ]
     thread = place.thread or str(uuid5(wanted.id, "thread"))
     if place.after is not None:
@@ -273,7 +273,7 @@ async def _continued(runtime: Runtime, person: Person, wanted: CompletionRequest
         thread, added = await append_as_owner(runtime, person.tenant, thread, person.user, append)
         through = added.version
         await tell_waiting(runtime, person.tenant, thread)
-    found = await context_of(
+    built = await context_of(
         runtime,
         person.tenant,
         thread,
@@ -285,7 +285,7 @@ async def _continued(runtime: Runtime, person: Person, wanted: CompletionRequest
         through=through,
     )
     begins = place.after is None and place.end is None
-    return _Prepared(with_own_last(list(found.context.messages), given), thread, found.receipt, begins)
+    return _Prepared(with_own_last(list(built.context.messages), messages), thread, built.receipt, begins)
 
 
 async def label_first(runtime: Runtime, tenant: str, thread: str) -> None:
@@ -299,14 +299,14 @@ async def label_first(runtime: Runtime, tenant: str, thread: str) -> None:
 async def _looked_up(runtime: Runtime, person: Person, wanted: CompletionRequest, place: RequestPlace) -> _Prepared:
     """Returns the messages of a completion, with stored turns that the client did not send and the person's memories;
     stores nothing."""
-    prompt, given = split_prompt(wanted.messages)
-    question = content_text(given[-1].get("content") or "") if given[-1].get("role") == "user" else None
-    is_alone = len(given) == 1 and question is not None
-    has_past = place.thread is not None and len(place.new) == len(given)
+    prompt, messages = split_prompt(wanted.messages)
+    question = content_text(messages[-1].get("content") or "") if messages[-1].get("role") == "user" else None
+    is_alone = len(messages) == 1 and question is not None
+    has_past = place.thread is not None and len(place.new) == len(messages)
     thread = place.thread if has_past and place.thread else str(uuid7())
     query = question if is_alone or not has_past else None
     try:
-        found = await context_of(
+        built = await context_of(
             runtime,
             person.tenant,
             thread,
@@ -318,13 +318,13 @@ async def _looked_up(runtime: Runtime, person: Person, wanted: CompletionRequest
         )
     except NotFound:
         return _Prepared(wanted.messages, place.thread)
-    known = list(found.context.messages)
+    known = list(built.context.messages)
     if is_alone:
-        return _Prepared(with_own_last(known, given), place.thread)
+        return _Prepared(with_own_last(known, messages), place.thread)
     if has_past:
-        return _Prepared([*known, *given], place.thread)
+        return _Prepared([*known, *messages], place.thread)
     head, notes = (known[:1], known[1:-1]) if known[0]["role"] == "system" else ([], known[:-1])
-    return _Prepared([*head, *given[:-1], *notes, given[-1]], place.thread)
+    return _Prepared([*head, *messages[:-1], *notes, messages[-1]], place.thread)
 
 
 async def _record(

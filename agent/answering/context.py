@@ -149,17 +149,17 @@ async def list_receipts(runtime: Runtime, tenant: str, thread: str, since: int =
     if not await runtime.log.thread_head(tenant, thread):
         raise NotFound(f"there is no thread {thread!r}; `turnlog threads` lists them")
     async with runtime.pool.connection() as conn:
-        found = await receipts(conn, runtime.log, tenant, thread, since)
-    return [ReceiptFound(at.seq, at.event.thread, at.event.time, receipt) for at, receipt in found]
+        pairs = await receipts(conn, runtime.log, tenant, thread, since)
+    return [ReceiptFound(at.seq, at.event.thread, at.event.time, receipt) for at, receipt in pairs]
 
 
 def _question(newest: list[Message]) -> Message | None:
     """Returns the newest turn of a user, or the newest turn if no user spoke; None without turns."""
-    return next((one for one in reversed(newest) if one.role == "user"), newest[-1] if newest else None)
+    return next((turn for turn in reversed(newest) if turn.role == "user"), newest[-1] if newest else None)
 
 
 def _awaits_answer_to(newest: Sequence[Message], query: str) -> bool:
     """Returns whether the thread ends with the query as the user's turn, disregarding tool rounds."""
-    rounds = (one for one in reversed(newest) if one.role != "tool" and not one.tool_calls)
+    rounds = (turn for turn in reversed(newest) if turn.role != "tool" and not turn.tool_calls)
     last = next(rounds, None)
     return last is not None and last.role == "user" and last.content == storable(query)

@@ -159,7 +159,7 @@ async def prepare(runtime: Runtime, conn: Connection, request: ContextRequest) -
             places=request.places,
             notes=request.notes,
         )
-        reasons = [one for one in (older.degraded, await degraded_by_rebuild(conn, READS)) if one]
+        reasons = [reason for reason in (older.degraded, await degraded_by_rebuild(conn, READS)) if reason]
         basis = AnswerBasis(
             *place,
             request.user,

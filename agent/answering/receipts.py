@@ -29,7 +29,7 @@ from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.conversation.forks import parents
 from turnlog.projectors.models.conversation.message import Message, thread_messages
 
-Received = tuple[Recorded, AnswerReceipt]
+RecordedReceipt = tuple[Recorded, AnswerReceipt]
 RECEIPT_S = 15 * 60
 MAX_BYTES = 900_000
 MAX_BUCKET_BYTES = 64 * 1024 * 1024
@@ -71,9 +71,9 @@ async def rebuilt(
     v1 contain no prompt and no settings, so the present ones are used. Raises the errors of thread_context: NotFound,
     WindowTooSmall.
     """
-    found = await receipt_at(conn, log, tenant, thread, as_of_seq)
-    receipt = found[1] if found else None
-    block, forgotten, withheld = await _block(conn, log, tenant, found)
+    recorded = await receipt_at(conn, log, tenant, thread, as_of_seq)
+    receipt = recorded[1] if recorded else None
+    block, forgotten, withheld = await _block(conn, log, tenant, recorded)
     if receipt and receipt.notes is not None and (query, window) == (None, None):
         notes = () if forgotten or withheld else receipt.notes  # the memories' words were forgotten
         context = await _of_state(conn, log, settings, tenant, thread, receipt, notes, block.turns)
@@ -152,11 +152,11 @@ async def _summary_at(log: Log, tenant: str, thread: str, seq: int | None) -> Su
 
 
 async def _block(
-    conn: Connection, log: Log, tenant: str, found: Received | None
+    conn: Connection, log: Log, tenant: str, recorded: RecordedReceipt | None
 ) -> tuple[MemoryBlock, tuple[UUID, ...], int]:
-    if found is None or not (found[1].memories or found[1].known):
+    if recorded is None or not (recorded[1].memories or recorded[1].known):
         return MemoryBlock(), (), 0
-    at, receipt = found
+    at, receipt = recorded
     user, known = at.event.user, receipt.known
     block, forgotten, withheld = await block_of(conn, log, tenant, user, receipt, at.seq)
     if not user or known is None or not known.turns:
@@ -165,32 +165,32 @@ async def _block(
     return replace(block, turns=turns), forgotten, withheld + deleted
 
 
-async def receipts(conn: Connection, log: Log, tenant: str, thread: str, since: int = 1) -> list[Received]:
+async def receipts(conn: Connection, log: Log, tenant: str, thread: str, since: int = 1) -> list[RecordedReceipt]:
     """Returns the receipts of a thread in order, from a sequence of the log on; for a fork, those of its shared past
     come first."""
-    found: list[Received] = []
+    earlier: list[RecordedReceipt] = []
     for owner, through in await parents(conn, tenant, thread):
         if since <= through:
-            found += [one for one in await _of(log, tenant, owner, since) if one[1].as_of_seq <= through]
-    return found + await _of(log, tenant, thread, since)
+            earlier += [pair for pair in await _of(log, tenant, owner, since) if pair[1].as_of_seq <= through]
+    return earlier + await _of(log, tenant, thread, since)
 
 
-async def receipt_at(conn: Connection, log: Log, tenant: str, thread: str, as_of_seq: int) -> Received | None:
+async def receipt_at(conn: Connection, log: Log, tenant: str, thread: str, as_of_seq: int) -> RecordedReceipt | None:
     """Returns the newest receipt of an answer that was made as of a sequence."""
     owner = next((name for name, through in await parents(conn, tenant, thread) if as_of_seq <= through), thread)
-    found = await _of(log, tenant, owner, as_of_seq)
-    return next((one for one in reversed(found) if one[1].as_of_seq == as_of_seq), None)
+    pairs = await _of(log, tenant, owner, as_of_seq)
+    return next((pair for pair in reversed(pairs) if pair[1].as_of_seq == as_of_seq), None)
 
 
-async def _of(log: Log, tenant: str, thread: str, start_seq: int = 1) -> list[Received]:
+async def _of(log: Log, tenant: str, thread: str, start_seq: int = 1) -> list[RecordedReceipt]:
     """Returns the receipts among the thread's own events since its last deletion."""
-    found: list[Received] = []
+    pairs: list[RecordedReceipt] = []
     async for recorded in log.read_thread(tenant, thread, start_seq, types=("answer_receipt", *sorted(REMOVALS))):
         if isinstance(recorded.event.data, AnswerReceipt):
-            found.append((recorded, recorded.event.data))
+            pairs.append((recorded, recorded.event.data))
         else:
-            found = []
-    return found
+            pairs = []
+    return pairs
 
 
 def _as_then(settings: Settings, receipt: AnswerReceipt | None) -> Settings:

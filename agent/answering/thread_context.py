@@ -110,7 +110,7 @@ async def thread_context(
     block = await memories if isinstance(memories, Awaitable) else memories or MemoryBlock()
     is_summarised = settings.enable_summary and now.summary is not None and now.summary_seq is not None
     summary = Summary(now.summary or "", now.summary_seq or 0) if is_summarised else None
-    given = ContextInput(
+    inputs = ContextInput(
         messages,
         model or settings.model,
         settings.system_prompt if system_prompt is None else system_prompt,
@@ -129,7 +129,7 @@ async def thread_context(
         answer_tokens=answer_tokens,
         places=places,
     )
-    return await _with_relevant(conn, tenant, thread, now, given, relevant, block)
+    return await _with_relevant(conn, tenant, thread, now, inputs, relevant, block)
 
 
 async def _state(
@@ -157,34 +157,34 @@ async def _with_relevant(
     tenant: str,
     thread: str,
     now: Overview,
-    given: ContextInput,
+    inputs: ContextInput,
     relevant: Sequence[int] | FindRelevant,
     block: MemoryBlock,
 ) -> Context:
     """Returns the context with relevant turns preferred; they are searched for only if not everything fits."""
     if isinstance(relevant, Sequence):
         pruned = await _pruned(conn, tenant, thread, relevant, now)
-        given = replace(given, messages=[*pruned, *given.messages], relevant=relevant)
-        return await _computed(given, lambda: prepared(given).context())
-    made = None if now.pruned_through else await _computed(given, lambda: prepared(given))
+        inputs = replace(inputs, messages=[*pruned, *inputs.messages], relevant=relevant)
+        return await _computed(inputs, lambda: prepared(inputs).context())
+    made = None if now.pruned_through else await _computed(inputs, lambda: prepared(inputs))
     if made is not None and made.fits:
-        return await _computed(given, made.context)
-    found = await relevant()
-    doubt = _doubt(found, given.messages, block, given.settings.full_recent_count)
+        return await _computed(inputs, made.context)
+    relevant_turns = await relevant()
+    doubt = _doubt(relevant_turns, inputs.messages, block, inputs.settings.full_recent_count)
     if made is None:
-        known = {message.seq for message in given.messages}  # turns of LangGraph may include pruned turns
-        pruned = await _pruned(conn, tenant, thread, [seq for seq in found.seqs if seq not in known], now)
-        whole = replace(given, messages=[*pruned, *given.messages])
+        known = {message.seq for message in inputs.messages}  # turns of LangGraph may include pruned turns
+        pruned = await _pruned(conn, tenant, thread, [seq for seq in relevant_turns.seqs if seq not in known], now)
+        whole = replace(inputs, messages=[*pruned, *inputs.messages])
         made = await _computed(whole, lambda: prepared(whole))
     chosen = made
-    return await _computed(given, lambda: chosen.with_relevant(found.seqs, doubt).context())
+    return await _computed(inputs, lambda: chosen.with_relevant(relevant_turns.seqs, doubt).context())
 
 
-async def _computed(given: ContextInput, compute: Callable[[], T]) -> T:
+async def _computed(inputs: ContextInput, compute: Callable[[], T]) -> T:
     """Returns the result of `compute`, which runs in a separate thread if many turns would block the event loop for
     long. There is only one such thread, because the loop waits for the interpreter lock of every computing thread after
     each system call."""
-    if len(given.messages) <= MANY_TURNS:
+    if len(inputs.messages) <= MANY_TURNS:
         return compute()
     return await asyncio.get_running_loop().run_in_executor(_LONG_CONTEXTS, compute)
 
@@ -194,14 +194,16 @@ async def _pruned(conn: Connection, tenant: str, thread: str, relevant: Sequence
     return await messages_at(conn, tenant, thread, [seq for seq in relevant if seq <= now.pruned_through])
 
 
-def _doubt(found: Relevant, messages: Sequence[Message], block: MemoryBlock, recent: int) -> str | None:
+def _doubt(relevant: Relevant, messages: Sequence[Message], block: MemoryBlock, recent: int) -> str | None:
     """Returns a line that says that the turns hardly answer the question, or None.
 
     The search leaves out the newest turns, which are shown anyway, and the question, which is one of them.
     """
     newest = [content_text(message.content) for message in messages[-recent - 1 :]]
     noted = [line for wire in block.all_messages for line in str(wire["content"]).splitlines()]
-    return doubt_about(found.evidence, found.query, [text for text in [*newest, *noted] if text != found.query])
+    return doubt_about(
+        relevant.evidence, relevant.query, [text for text in [*newest, *noted] if text != relevant.query]
+    )
 
 
 def context_settings(settings: Settings) -> ContextSettings:

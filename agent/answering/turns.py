@@ -99,8 +99,8 @@ async def add_turn(
     usage: UsageMetered | None = None,
 ) -> Appended:
     """Appends one turn, as add_turns does."""
-    place = (runtime, tenant, thread)
-    return (await add_turns(*place, [turn], user=user, expected=expected, receipt=receipt, usage=usage)).turns[0]
+    where = (runtime, tenant, thread)
+    return (await add_turns(*where, [turn], user=user, expected=expected, receipt=receipt, usage=usage)).turns[0]
 
 
 async def add_turns(
@@ -155,7 +155,7 @@ def _said_by(speaker: str | None, author: Author, turn: NewTurn, cause: UUID | N
 
 def shown(turn: Message) -> ShownTurn:
     quoted = quoted_ranges(said_text(turn.content)) if turn.origin == "person" else []
-    return ShownTurn(**{one.name: getattr(turn, one.name) for one in fields(turn)}, quoted=quoted)
+    return ShownTurn(**{attribute.name: getattr(turn, attribute.name) for attribute in fields(turn)}, quoted=quoted)
 
 
 def turn_of(message: Mapping[str, Any]) -> NewTurn:
@@ -218,7 +218,7 @@ def _data(turn: NewTurn) -> TurnRecorded:
             origin=turn.origin if turn.role == "user" else None,
         )
     except ValidationError as error:
-        wrong = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+        wrong = "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors())
         raise InvalidEvent(f"the turn cannot be stored: {wrong}") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidEvent(f"the turn cannot be stored: {error}") from None
