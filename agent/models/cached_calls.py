@@ -39,10 +39,10 @@ async def once(
 
     work: returns a dataclass with `usage`. Raises its errors, and RetryLater if the spending limit is reached.
     """
-    found = (await cached(conn, [key])).get(key)
-    metrics.cache_read("model-answers", found is not None, found is None)
-    if found is not None:
-        return found
+    answer = (await cached(conn, [key])).get(key)
+    metrics.cache_read("model-answers", answer is not None, answer is None)
+    if answer is not None:
+        return answer
     await ledger.admit(conn, estimate)
     try:
         made = await work()

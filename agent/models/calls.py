@@ -75,14 +75,14 @@ class Breaker:
     @property
     def state(self) -> State:
         """Returns the worst state of all circuits."""
-        states = {self._state(one) for one in self._circuits}
+        states = {self._state(whose) for whose in self._circuits}
         return "open" if "open" in states else "half-open" if "half-open" in states else "closed"
 
     def _state(self, whose: str | None) -> State:
-        found = self._circuits.get(whose)
-        if found is None or found.opened_at is None or self._clock() >= found.failed_at + FORGOTTEN_S:
+        circuit = self._circuits.get(whose)
+        if circuit is None or circuit.opened_at is None or self._clock() >= circuit.failed_at + FORGOTTEN_S:
             return "closed"
-        return "open" if self._clock() < found.opened_at + self._open_s else "half-open"
+        return "open" if self._clock() < circuit.opened_at + self._open_s else "half-open"
 
     def admit(self, asker: str | None = None) -> None:
         """Raises BreakerOpen while the circuit is open, and while the trial calls of a half-open circuit are
@@ -105,12 +105,12 @@ class Breaker:
         if self.on_call is not None and self._circuits.keys() & {None, asker}:
             self.on_call(False, asker)
         for whose in {None, asker}:
-            state, found = self._state(whose), self._circuits.get(whose)
-            if found is not None and state == "half-open":
-                found.passed += 1
-            if found is not None and (state == "closed" or found.passed >= self._trials):
+            state, circuit = self._state(whose), self._circuits.get(whose)
+            if circuit is not None and state == "half-open":
+                circuit.passed += 1
+            if circuit is not None and (state == "closed" or circuit.passed >= self._trials):
                 del self._circuits[whose]
-                if whose is None and found.opened_at is not None:
+                if whose is None and circuit.opened_at is not None:
                     self._tell(False)
 
     def failed(self, asker: str | None = None) -> None:
@@ -121,7 +121,9 @@ class Breaker:
 
     def _note_failure(self, asker: str | None) -> None:
         now = self._clock()
-        self._circuits = {whose: one for whose, one in self._circuits.items() if now < one.failed_at + FORGOTTEN_S}
+        self._circuits = {
+            whose: circuit for whose, circuit in self._circuits.items() if now < circuit.failed_at + FORGOTTEN_S
+        }
         own = self._count(asker) if asker is not None else 0
         # A failed trial opens a half-open circuit again, unless its asker is held back anyway.
         if own <= MOST_OF_ONE or (own < self._limit and self._state(None) == "half-open"):
@@ -129,13 +131,13 @@ class Breaker:
 
     def _count(self, whose: str | None) -> int:
         """Counts a failure and returns the circuit's failures."""
-        state, found = self._state(whose), self._circuits.setdefault(whose, _Circuit())
-        found.failures, found.failed_at = found.failures + 1, self._clock()
-        if found.failures >= self._limit and state != "open":
-            found.opened_at, found.passed = found.failed_at, 0
+        state, circuit = self._state(whose), self._circuits.setdefault(whose, _Circuit())
+        circuit.failures, circuit.failed_at = circuit.failures + 1, self._clock()
+        if circuit.failures >= self._limit and state != "open":
+            circuit.opened_at, circuit.passed = circuit.failed_at, 0
             if whose is None:
                 self._tell(True)
-        return found.failures
+        return circuit.failures
 
     def reset(self) -> None:
         """Forgets all failures; running calls still count as running."""

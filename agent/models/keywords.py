@@ -47,11 +47,11 @@ def _is_name(phrase: str, names: set[str]) -> bool:
 
 def phrases(text: str) -> list[str]:
     """Returns the candidate topics of one text, one entry per mention. A longer run also yields its parts."""
-    found: list[str] = []
+    candidates: list[str] = []
     for run in [*_english_runs(text), *_chinese_runs(text)]:
         spans = [run[i:j] for i in range(len(run)) for j in range(i + 1, min(i + MAX_WORDS, len(run)) + 1)]
-        found += [_joined(span) for span in spans]
-    return [phrase for phrase in found if _could_be_a_topic(phrase)]
+        candidates += [_joined(span) for span in spans]
+    return [phrase for phrase in candidates if _could_be_a_topic(phrase)]
 
 
 def _english_runs(text: str) -> Iterator[list[str]]:
@@ -102,8 +102,8 @@ def _weight(phrase: str, mentions: int) -> float:
     return (mentions - 0.5) * (3.0 if words > 1 else 1.0) + 0.01 * min(len(phrase), 20)
 
 
-def _overlap(one: str, other: str) -> bool:
+def _overlap(phrase: str, other: str) -> bool:
     """Returns whether one phrase is part of the other, so that as topics they would repeat each other."""
-    if CJK.search(one + other):
-        return one in other or other in one
-    return set(one.split()) <= set(other.split()) or set(other.split()) <= set(one.split())
+    if CJK.search(phrase + other):
+        return phrase in other or other in phrase
+    return set(phrase.split()) <= set(other.split()) or set(other.split()) <= set(phrase.split())

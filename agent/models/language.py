@@ -59,8 +59,8 @@ def is_chinese(text: str) -> bool:
 
 def split_speaker(text: str) -> tuple[str, str]:
     """Splits `Caroline: hello` into ("Caroline", "hello"); returns ("", text) for a text without a speaker."""
-    found = _SPEAKER.match(text)
-    return (found.group(1), text[found.end() :]) if found else ("", text)
+    match = _SPEAKER.match(text)
+    return (match.group(1), text[match.end() :]) if match else ("", text)
 
 
 def sentences(text: str) -> list[str]:
@@ -76,10 +76,10 @@ def sentences(text: str) -> list[str]:
 
 def _split(text: str) -> Iterator[str]:
     start = 0
-    for found in _BREAK.finditer(text):
-        if found.end() > start:
-            yield text[start : found.end()]
-            start = found.end()
+    for match in _BREAK.finditer(text):
+        if match.end() > start:
+            yield text[start : match.end()]
+            start = match.end()
     yield text[start:]
 
 
@@ -88,10 +88,10 @@ def content_words(text: str) -> set[str]:
     character."""
     import rjieba  # imported here because it takes a quarter of a second to load, which many commands do not need
 
-    found: set[str] = set()
+    words: set[str] = set()
     for run in _RUN.findall(text):
         if CJK.match(run):
-            found.update(w for w in rjieba.cut(run) if len(w) > 1 and w not in CHINESE_STOPS)
+            words.update(w for w in rjieba.cut(run) if len(w) > 1 and w not in CHINESE_STOPS)
         elif run.lower().replace("’", "'") not in ENGLISH_STOPS:
-            found.add(run.lower())
-    return found
+            words.add(run.lower())
+    return words

@@ -83,8 +83,8 @@ class LLMTextTasks:
     async def topics(self, texts: Sequence[str], limit: int) -> Topics:
         system = prompts.TOPICS.format(limit=limit, language=prompts.language_rule(None))
         reply = await self._ask(system, prompts.data(messages=list(texts)), 40 * limit + 100, json_model=_Topics)
-        found = dict(list(parse_topics(reply.text).items())[:limit])
-        return Topics(found, prompts.prompt_hash(prompts.TOPICS), reply.usage)
+        topics = dict(list(parse_topics(reply.text).items())[:limit])
+        return Topics(topics, prompts.prompt_hash(prompts.TOPICS), reply.usage)
 
     async def _written(self, request: "_Request", extract: Callable[[], Awaitable[Written]]) -> Written:
         asked: list[Completion] = []
@@ -173,8 +173,8 @@ def term_weights(text: str) -> dict[str, int]:
     if len(named) > len(_WORD.findall(text)) / 4:  # as in German, where every noun has a capital
         named = []
     names = {term for name in named for term in terms(name)}
-    found = {term for line in text.splitlines() for term in terms(line)} - _ABOUT_TALK
-    return {term: _HEAVY if term in names or (term.isdigit() and len(term) > 1) else 1 for term in found}
+    subject_terms = {term for line in text.splitlines() for term in terms(line)} - _ABOUT_TALK
+    return {term: _HEAVY if term in names or (term.isdigit() and len(term) > 1) else 1 for term in subject_terms}
 
 
 def repeated_share(text: str) -> float:
@@ -189,9 +189,9 @@ def parse_topics(text: str) -> dict[str, int]:
 
     Small models often do not follow the format. A topic without a number counts once.
     """
-    found = _JSON.search(text)
+    match = _JSON.search(text)
     try:
-        value = json.loads(found.group()) if found else None
+        value = json.loads(match.group()) if match else None
     except (ValueError, RecursionError):  # RecursionError: thousands of nested brackets
         value = None
     if isinstance(value, dict):
@@ -220,5 +220,5 @@ def _line(line: str) -> tuple[str, object]:
 
 def _mentions(count: object) -> int:
     """Returns the number with which the value begins, but at least 1; 1 if it does not begin with a number."""
-    found = re.match(r"\d{1,9}", str(count).strip())
-    return max(1, int(found.group())) if found else 1
+    match = re.match(r"\d{1,9}", str(count).strip())
+    return max(1, int(match.group())) if match else 1

@@ -108,12 +108,12 @@ def embedding(call: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutin
     """Decorates a method of an embedder: each call is timed and recorded as a span."""
 
     @functools.wraps(call)
-    async def observed(*args: P.args, **given: P.kwargs) -> R:
+    async def observed(*args: P.args, **kwargs: P.kwargs) -> R:
         named: Any = args[0]
         about = {OPERATION: EMBEDDINGS, PROVIDER: named.provider, REQUEST_MODEL: named.model}
         name = f"{EMBEDDINGS} {named.model}"
         with metrics.EMBEDDING_SECONDS.time(), tracing.span(name, about, is_client=True):
-            return await call(*args, **given)
+            return await call(*args, **kwargs)
 
     return observed
 

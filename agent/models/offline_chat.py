@@ -92,9 +92,9 @@ def recalled(content: object) -> list[Quote]:
         value = value.get("items") or value.get("results")
     made = [
         _quote(item, is_memory)
-        for found, is_memory in ((memories, True), (value, False))
-        if isinstance(found, list)
-        for item in found
+        for items, is_memory in ((memories, True), (value, False))
+        if isinstance(items, list)
+        for item in items
     ]
     return [quote for quote in made if quote.text]
 
@@ -141,11 +141,11 @@ def _words(message: Mapping[str, Any]) -> str:
 def nearest(question: str, quotes: Sequence[Quote], limit: int) -> list[Quote]:
     """Returns the quotes that contain enough words of the question, best first; rare words count more."""
     asked = set(terms(question))
-    words = [set(terms(quote.text)) for quote in quotes]
-    frequency = Counter(word for found in words for word in found)
+    words_of_quotes = [set(terms(quote.text)) for quote in quotes]
+    frequency = Counter(word for quote_words in words_of_quotes for word in quote_words)
     weight = {word: math.log(1 + len(quotes) / (1 + frequency[word])) + 0.1 for word in asked}
     total = sum(weight.values()) or 1.0
-    scored = [(sum(weight[w] for w in asked & found) / total, i) for i, found in enumerate(words)]
+    scored = [(sum(weight[w] for w in asked & quote_words) / total, i) for i, quote_words in enumerate(words_of_quotes)]
     # If scores are equal, the later quote comes first, because it is the newer statement.
     best = sorted((pair for pair in scored if pair[0] >= 0.3), key=lambda pair: (-pair[0], -pair[1]))
     return [quotes[i] for _, i in best[:limit]]
@@ -219,13 +219,15 @@ class _Turn:
         language = "zh" if is_chinese(self.question) else "en"
         if asks_to_forget(self.question):  # a memory to be forgotten is not quoted
             return _TO_FORGET[language]
-        found = [quote for m in self._results for quote in recalled(m.get("content"))]
-        quotes = {quote.text: quote for quote in [*found, *said_before(self._before)] if self._may_answer(quote)}
+        recalled_quotes = [quote for m in self._results for quote in recalled(m.get("content"))]
+        quotes = {
+            quote.text: quote for quote in [*recalled_quotes, *said_before(self._before)] if self._may_answer(quote)
+        }
         memories = [quote for quote in quotes.values() if quote.is_memory]
         if memories and asks_for_everything(self.question):
             return "\n".join([_FOUND[language], *(quote.shown() for quote in memories), _MORE[language]])
         near = nearest(self.question, memories, _RECALLED)
-        turns = [quote for quote in found if not quote.is_memory and quote.text in quotes][:_RECALLED]
+        turns = [quote for quote in recalled_quotes if not quote.is_memory and quote.text in quotes][:_RECALLED]
         # recall_memory leaves out the turns in the context, so they are searched here.
         recent = nearest(self.question, [quote for quote in quotes.values() if not quote.is_memory], _RECENT)
         # Memories come before turns, because turns may be out of date.

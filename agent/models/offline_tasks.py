@@ -29,19 +29,19 @@ class Sentence:
     old: bool = False
 
 
-def candidates(messages: Sequence[str], previous_summary: str) -> list[Sentence]:
+def candidate_sentences(messages: Sequence[str], previous_summary: str) -> list[Sentence]:
     """Returns the sentences of the previous summary, then those of the messages with their speakers. Repetitions are
     left out, and so are questions and very short sentences of the messages."""
     old = [line.lstrip("-• ").strip() for line in previous_summary.splitlines()]
     texts = [(line, True) for line in old if line] + [(s, False) for m in messages for s in _said(m)]
     seen: set[str] = set()
-    found: list[Sentence] = []
+    unique: list[Sentence] = []
     for text, is_old in texts:
         key = text.casefold()
         if key not in seen and (is_old or _says_something(text)):
             seen.add(key)
-            found.append(Sentence(len(found), text, is_old))
-    return found
+            unique.append(Sentence(len(unique), text, is_old))
+    return unique
 
 
 def _said(message: str) -> list[str]:
@@ -68,36 +68,36 @@ def tfidf(texts: Sequence[str]) -> Vectors:
     return scaled
 
 
-def shortlist(found: Sequence[Sentence], limit: int) -> list[Sentence]:
+def shortlist(candidates: Sequence[Sentence], limit: int) -> list[Sentence]:
     """Returns at most `limit` candidates, those with the highest TF-IDF centrality, in their order; only these are
     embedded.
 
     At most half of them are old sentences, so that a long summary cannot exclude new facts.
     """
-    if len(found) <= limit:
-        return list(found)
-    scores = _scores(found, tfidf([s.text for s in found]))
-    ranked = sorted(found, key=lambda s: (-scores[s.order], s.order))
+    if len(candidates) <= limit:
+        return list(candidates)
+    scores = _scores(candidates, tfidf([s.text for s in candidates]))
+    ranked = sorted(candidates, key=lambda s: (-scores[s.order], s.order))
     old = [s for s in ranked if s.old][: limit // 2]
     new = [s for s in ranked if not s.old][: limit - len(old)]
     return sorted([*old, *new], key=lambda s: s.order)
 
 
-def choose(found: Sequence[Sentence], vectors: Vectors, max_tokens: int, count: CountTokens) -> str:
+def choose(candidates: Sequence[Sentence], vectors: Vectors, max_tokens: int, count: CountTokens) -> str:
     """Returns the summary: one line `- sentence` per sentence, in the order of the conversation, at most max_tokens."""
-    if not found:
+    if not candidates:
         return ""
-    scores = _scores(found, vectors)
+    scores = _scores(candidates, vectors)
     similar = vectors @ vectors.T
-    left, chosen = list(range(len(found))), list[int]()
+    left, chosen = list(range(len(candidates))), list[int]()
     while left:
         best = max(left, key=lambda i: (_mmr(i, chosen, scores, similar), -i))
         left.remove(best)
-        if count(_written(found, [*chosen, best])) <= max_tokens:
+        if count(_written(candidates, [*chosen, best])) <= max_tokens:
             chosen.append(best)
     if chosen:
-        return _written(found, chosen)
-    return cut(found[int(np.argmax(scores))].text, max_tokens, count)
+        return _written(candidates, chosen)
+    return cut(candidates[int(np.argmax(scores))].text, max_tokens, count)
 
 
 def cut(text: str, max_tokens: int, count: CountTokens) -> str:
@@ -112,15 +112,15 @@ def cut(text: str, max_tokens: int, count: CountTokens) -> str:
     return text[:low] + "…" if low else ""
 
 
-def _written(found: Sequence[Sentence], chosen: Sequence[int]) -> str:
-    return "\n".join(f"- {found[i].text}" for i in sorted(chosen))
+def _written(candidates: Sequence[Sentence], chosen: Sequence[int]) -> str:
+    return "\n".join(f"- {candidates[i].text}" for i in sorted(chosen))
 
 
-def _scores(found: Sequence[Sentence], vectors: Vectors) -> Vectors:
+def _scores(candidates: Sequence[Sentence], vectors: Vectors) -> Vectors:
     """Returns one score per sentence: half centrality and half information, together 0 to 1, plus OLD_BONUS for old
     sentences."""
-    informative = np.array([_telling(s.text) for s in found], np.float32)
-    bonus = np.array([OLD_BONUS if s.old else 0.0 for s in found], np.float32)
+    informative = np.array([_telling(s.text) for s in candidates], np.float32)
+    bonus = np.array([OLD_BONUS if s.old else 0.0 for s in candidates], np.float32)
     total: Vectors = 0.5 * _centrality(vectors) + 0.5 * informative + bonus
     return total
 
@@ -176,15 +176,15 @@ class OfflineTextTasks:
 
     async def topics(self, texts: Sequence[str], limit: int) -> Topics:
         started = time.perf_counter()
-        found = keywords.topics(texts, limit)
-        usage = self._usage(started, "".join(texts), " ".join(found))
-        return Topics(found, prompt_hash(f"{VERSION} topics"), usage)
+        topics = keywords.topics(texts, limit)
+        usage = self._usage(started, "".join(texts), " ".join(topics))
+        return Topics(topics, prompt_hash(f"{VERSION} topics"), usage)
 
     async def _extracted(self, messages: Sequence[str], previous: str, max_tokens: int, task: str) -> Written:
         started = time.perf_counter()
-        found = shortlist(candidates(messages, previous), self._max_embedded)
-        vectors = await self._vectors([sentence.text for sentence in found])
-        text = choose(found, vectors, max_tokens, self._count)
+        candidates = shortlist(candidate_sentences(messages, previous), self._max_embedded)
+        vectors = await self._vectors([sentence.text for sentence in candidates])
+        text = choose(candidates, vectors, max_tokens, self._count)
         usage = self._usage(started, "\n".join([previous, *messages]), text)
         return Written(text, prompt_hash(f"{VERSION} {task}"), usage)
 

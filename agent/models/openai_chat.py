@@ -247,9 +247,9 @@ class OpenAIChat:
             raise self._no_api("no answer in the OpenAI format")
         return reply
 
-    def _no_api(self, given: str) -> NotAnAPI:
+    def _no_api(self, reply: str) -> NotAnAPI:
         return NotAnAPI(
-            f"{self._resilient.url} gave {given}; check that API_BASE_URL is the API's address (…/v1), not a web page."
+            f"{self._resilient.url} gave {reply}; check that API_BASE_URL is the API's address (…/v1), not a web page."
         )
 
     def _reserve(self, model: str) -> int:
@@ -264,15 +264,15 @@ class OpenAIChat:
             return await self._formatted({**options, name: request.max_tokens}, request)
         reserve = self._reserve(model)
         bounds = [*dict.fromkeys([reserve, min(reserve, _COMMON_BOUND)]), None]
-        for place in range(self._bounds_refused.get(model, 0), len(bounds)):
-            bound = bounds[place]
+        for index in range(self._bounds_refused.get(model, 0), len(bounds)):
+            bound = bounds[index]
             try:
                 reply = await self._formatted({**options, **({} if bound is None else {name: bound})}, request)
             except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
                 if bound is None or not _BOUND_REFUSED.search(str(error)):
                     raise
                 continue
-            self._bounds_refused[model] = place
+            self._bounds_refused[model] = index
             return reply
 
     async def _formatted(self, options: dict[str, Any], request: ChatRequest) -> Any:

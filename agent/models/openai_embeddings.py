@@ -106,27 +106,27 @@ class OpenAIEmbedder:
     async def _embed_all(
         self, texts: Sequence[str], meter: Meter | None, resilient: ResilientClient, asker: str | None = None
     ) -> Vectors:
-        started, tokens, found = time.perf_counter(), 0, []
+        started, tokens, embedded = time.perf_counter(), 0, []
         try:
             for batch in batches(texts):
                 vectors, used = await self._embed(batch, resilient, asker)
-                found.append(vectors)
+                embedded.append(vectors)
                 tokens += used
         finally:  # finished batches cost tokens even if the rest fails or is cancelled
-            if meter is not None and found:
+            if meter is not None and embedded:
                 cost = self._prices.cost_of(self.model, tokens)
                 meter(
                     Usage(
                         provider=self.provider,
                         model=self.model,
-                        calls=len(found),
+                        calls=len(embedded),
                         tokens_in=tokens,
                         cost_usd=cost.usd,
                         price_known=cost.known,
                         latency_ms=(time.perf_counter() - started) * 1000,
                     )
                 )
-        return np.concatenate(found) if found else np.empty((0, self.dimensions), np.float32)
+        return np.concatenate(embedded) if embedded else np.empty((0, self.dimensions), np.float32)
 
     async def _embed(self, batch: list[str], resilient: ResilientClient, asker: str | None) -> tuple[Vectors, int]:
         vectors, used = await resilient.call(lambda: self._request(batch), asker)

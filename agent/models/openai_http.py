@@ -54,7 +54,7 @@ class BoundedResponse(httpx2.Response):
                 searched = max(0, len(pending) - 3)  # the end of an event may be split between two parts
                 pending += part
                 start = 0
-                for end in [found.span() for found in _EVENT_END.finditer(pending, searched)]:
+                for end in [match.span() for match in _EVENT_END.finditer(pending, searched)]:
                     data = _data(bytes(pending[start : end[0]]))
                     start = end[1]
                     if data.startswith(b"[DONE]"):

@@ -40,11 +40,11 @@ def ends_in_repetition(text: bytes) -> bool:
     """
     probe = text[-_PROBE:]
     last = len(text) - len(probe)
-    found = text.rfind(probe, 0, len(text) - 1)
-    while found >= 0 and (period := last - found) <= LONGEST_PERIOD:
+    earlier = text.rfind(probe, 0, len(text) - 1)
+    while earlier >= 0 and (period := last - earlier) <= LONGEST_PERIOD:
         if _is_periodic(text, period, max(LEAST_BYTES, LEAST_TIMES * period)):
             return period >= SHORT_PERIOD or _is_periodic(text, period, LEAST_BYTES_OF_SHORT)
-        found = text.rfind(probe, 0, found + len(probe) - 1)
+        earlier = text.rfind(probe, 0, earlier + len(probe) - 1)
     return False
 
 

@@ -55,12 +55,12 @@ class Reranker:
         body = {"model": self.model, "query": query, "documents": documents, "top_n": len(documents)}
         reply = await self._client.post("/rerank", cast_to=dict[str, Any], body=body)
         try:
-            found = {one.index: one.relevance_score for one in _Reply.model_validate(reply).results}
+            scores = {result.index: result.relevance_score for result in _Reply.model_validate(reply).results}
         except ValidationError:
             raise ModelUnavailable(f"{self._resilient.url} gave no list of results with index and score.") from None
-        if found.keys() != set(range(len(documents))) or not all(map(math.isfinite, found.values())):
+        if scores.keys() != set(range(len(documents))) or not all(map(math.isfinite, scores.values())):
             raise ModelUnavailable(
-                f"{self._resilient.url} gave {len(found)} scores for {len(documents)} texts, "
+                f"{self._resilient.url} gave {len(scores)} scores for {len(documents)} texts, "
                 f"or some that are not numbers."
             )
-        return [found[at] for at in range(len(documents))]
+        return [scores[at] for at in range(len(documents))]

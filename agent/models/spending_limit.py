@@ -35,7 +35,7 @@ def allowed_at(limit: SpendingLimit, spent: Iterable[Spent], now: datetime, esti
     spent: oldest first. Work that is larger than an hour's budget is allowed if the window is empty, because otherwise
     it would never fit.
     """
-    left = [one for one in spent if one.at > now - WINDOW]
+    left = [entry for entry in spent if entry.at > now - WINDOW]
     at = now
     while left and not _fits(limit, left, estimate):
         at = left.pop(0).at + WINDOW
@@ -43,7 +43,7 @@ def allowed_at(limit: SpendingLimit, spent: Iterable[Spent], now: datetime, esti
 
 
 def _fits(limit: SpendingLimit, spent: list[Spent], estimate: int) -> bool:
-    calls, tokens = sum(one.calls for one in spent), sum(one.tokens for one in spent)
+    calls, tokens = sum(entry.calls for entry in spent), sum(entry.tokens for entry in spent)
     return calls < limit.calls_per_hour and tokens + estimate <= limit.tokens_per_hour
 
 

@@ -41,22 +41,22 @@ async def with_format(
     form was the reason, and not another part of the request. Raises the errors of `create` for the simplest form.
     """
     start = _first.get((server, model), 0)
-    for place in range(start, len(FORMS) - 1):
+    for index in range(start, len(FORMS) - 1):
         try:
-            reply = await create({"response_format": _response_format(FORMS[place], wanted)})
+            reply = await create({"response_format": _response_format(FORMS[index], wanted)})
         except (openai.BadRequestError, openai.UnprocessableEntityError):
             continue
-        _remember(server, model, place)
+        _remember(server, model, index)
         return reply
     reply = await create({})
     _remember(server, model, len(FORMS) - 1)
     return reply
 
 
-def _remember(server: str, model: str, place: int) -> None:
-    if place > _first.get((server, model), 0):
-        _first[server, model] = place
-        logger.warning("%s refuses %s for %s; %s is used", server, FORMS[place - 1], model, FORMS[place])
+def _remember(server: str, model: str, index: int) -> None:
+    if index > _first.get((server, model), 0):
+        _first[server, model] = index
+        logger.warning("%s refuses %s for %s; %s is used", server, FORMS[index - 1], model, FORMS[index])
 
 
 def _response_format(form: str, wanted: type[BaseModel]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from turnlog.agent.models import keywords
 from turnlog.agent.models.calls import ResilientClient
 from turnlog.agent.models.language import is_chinese, sentences, split_speaker
 from turnlog.agent.models.offline_chat import OfflineChat
-from turnlog.agent.models.offline_tasks import OfflineTextTasks, candidates, cut, shortlist
+from turnlog.agent.models.offline_tasks import OfflineTextTasks, candidate_sentences, cut, shortlist
 from turnlog.agent.models.openai_embeddings import OpenAIEmbedder
 from turnlog.agent.models.prompts import DOUBT, DOUBT_ZH
 from turnlog.agent.models.protocol import ChatRequest
@@ -126,7 +126,7 @@ async def test_the_number_of_embedded_sentences_is_capped():
 
 def test_the_shortlist_leaves_room_for_new_facts():
     old = "\n".join(f"- Old fact number {i} about the harbour tower." for i in range(50))
-    found = shortlist(candidates(ENGLISH, old), 8)
+    found = shortlist(candidate_sentences(ENGLISH, old), 8)
     assert 0 < sum(s.old for s in found) <= 4
     assert [s.order for s in found] == sorted(s.order for s in found)
 
