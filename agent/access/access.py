@@ -80,7 +80,7 @@ class KeySet:
 
     async def _body(self) -> bytes:
         """Returns the body of the response. Raises ValueError for a redirection, an error or more than MAX_BYTES."""
-        found = b""
+        body = b""
         headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
         async with (
             httpx2.AsyncClient(timeout=FETCH_S) as client,
@@ -89,10 +89,10 @@ class KeySet:
             if got.status_code != 200:
                 raise ValueError(f"status {got.status_code}")
             async for piece in got.aiter_raw():
-                found += piece
-                if len(found) > MAX_BYTES:
+                body += piece
+                if len(body) > MAX_BYTES:
                     raise ValueError(f"more than {MAX_BYTES:,} bytes")
-        return found
+        return body
 
 
 def _keys(body: bytes) -> dict[str, jwt.PyJWK]:
@@ -168,17 +168,17 @@ def _scopes(claims: Mapping[str, Any], role: Role) -> frozenset[str]:
     if "scope" in claims:
         named = text_claim(claims, "scope").split()
     elif "scp" in claims:
-        named = [one for text in _texts(claims, "scp") for one in text.split()]
+        named = [scope for text in _texts(claims, "scp") for scope in text.split()]
     else:
         return scopes_of(role)
     return scopes_of(role) & frozenset(named)
 
 
 def _texts(claims: Mapping[str, Any], name: str) -> list[str]:
-    found = [claims[name]] if isinstance(claims[name], str) else claims[name]
-    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+    texts = [claims[name]] if isinstance(claims[name], str) else claims[name]
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise wrong_type(name, "a text or a list of texts")
-    return found
+    return texts
 
 
 REMEMBERED = 1_000
@@ -256,13 +256,13 @@ class Access:
         known = self._verified.get((credential, resource))
         if known is not None and known.expires_at and known.expires_at > datetime.now(UTC):
             return await self._with_valid_key(known)
-        found = peek(credential)
-        if found.issuer == OWN_ISSUER:
+        unverified = peek(credential)
+        if unverified.issuer == OWN_ISSUER:
             self._verified[credential, resource] = identity = self._own.verify(credential, resource)
             return await self._with_valid_key(identity)
-        if self._outside is not None and found.issuer == self._outside.name:
-            return await self._outside.verify(credential, found.kid)
-        raise Unauthenticated(f"no tokens are accepted from issuer {found.issuer[:80]!r}")
+        if self._outside is not None and unverified.issuer == self._outside.name:
+            return await self._outside.verify(credential, unverified.kid)
+        raise Unauthenticated(f"no tokens are accepted from issuer {unverified.issuer[:80]!r}")
 
     async def _with_valid_key(self, identity: Identity) -> Identity:
         """Returns the identity of a token, unless the API key that it was made from is revoked. Raises

@@ -149,16 +149,16 @@ async def revoke_key(runtime: Runtime, tenant: str, key_id: str, by: Identity | 
 
     Raises NotFound, InvalidToken, ThreadParked, NotProjectedInTime, LogUnavailable.
     """
-    found = await _key(runtime, tenant, key_id, by)
-    if found.revoked_at is None:
-        await _append(runtime, tenant, found.user, ApiKeyRevoked(key_id=key_id))
+    key = await _key(runtime, tenant, key_id, by)
+    if key.revoked_at is None:
+        await _append(runtime, tenant, key.user, ApiKeyRevoked(key_id=key_id))
     return await _key(runtime, tenant, key_id, by)
 
 
 async def _key(runtime: Runtime, tenant: str, key_id: str, by: Identity | None) -> KeyInfo:
-    for found in await list_keys(runtime, tenant, by=by):
-        if found.id == key_id:
-            return found
+    for key in await list_keys(runtime, tenant, by=by):
+        if key.id == key_id:
+            return key
     raise NotFound(f"there is no API key {key_id[:80]!r}; `turnlog api-key list` shows the keys by id")
 
 

@@ -78,18 +78,18 @@ async def begin_write(runtime: Runtime, write: Write, *, joins: bool = False) ->
     joins: repeats attach to the running request by themselves, so they do not wait here.
     Raises KeyReused, WriteUnderWay.
     """
-    given = {"tenant": write.tenant, "id": write.id, "user": write.user, "request": write.request}
-    given["lease"] = 0.0 if joins else LEASE_S
+    parameters = {"tenant": write.tenant, "id": write.id, "user": write.user, "request": write.request}
+    parameters["lease"] = 0.0 if joins else LEASE_S
     deadline, pause = time.monotonic() + WAIT_S, FIRST_POLL_S
     while True:
         async with _pool(runtime).connection() as conn:
-            if await (await conn.execute(_BEGIN, given)).fetchone():
+            if await (await conn.execute(_BEGIN, parameters)).fetchone():
                 return None
-            found = await (await conn.execute(_FIND, given)).fetchone()
-        if found and bytes(found[0]) != write.request:
+            row = await (await conn.execute(_FIND, parameters)).fetchone()
+        if row and bytes(row[0]) != write.request:
             raise KeyReused("this Idempotency-Key came with another body before; send a new key with a new write")
-        if found and found[1] is not None:
-            return _opened(write, bytes(found[1]))
+        if row and row[1] is not None:
+            return _opened(write, bytes(row[1]))
         if time.monotonic() > deadline:
             raise WriteUnderWay("the same write is still running; send it again in a moment")
         await asyncio.sleep(pause)
@@ -98,12 +98,12 @@ async def begin_write(runtime: Runtime, write: Write, *, joins: bool = False) ->
 
 async def hold(runtime: Runtime, write: Write) -> None:
     """Renews the lease of a running write until this call is cancelled."""
-    given = {"tenant": write.tenant, "id": write.id, "lease": LEASE_S}
+    parameters = {"tenant": write.tenant, "id": write.id, "lease": LEASE_S}
     while True:
         await asyncio.sleep(LEASE_S / 3)
         with contextlib.suppress(psycopg.OperationalError):  # Postgres is unavailable; the next renewal may reach it
             async with _pool(runtime).connection() as conn:
-                await conn.execute(_RENEW, given)
+                await conn.execute(_RENEW, parameters)
 
 
 async def keep_answer(runtime: Runtime, write: Write, answer: bytes) -> None:
@@ -124,18 +124,18 @@ async def give_up(runtime: Runtime, write: Write) -> None:
 async def note_try(runtime: Runtime, tenant: str, user: str, request: bytes, answer: UUID, thread: str) -> None:
     """Records the answer's id and conversation for a client library's retry. request: the SHA-256 of the request, used
     instead of a key."""
-    given = {"tenant": tenant, "id": UUID(bytes=request[:16]), "user": user, "request": request}
+    parameters = {"tenant": tenant, "id": UUID(bytes=request[:16]), "user": user, "request": request}
     async with _pool(runtime).connection() as conn:
-        await conn.execute(_NOTE_TRY, {**given, "answer": answer.bytes + thread.encode()})
+        await conn.execute(_NOTE_TRY, {**parameters, "answer": answer.bytes + thread.encode()})
 
 
 async def last_try(runtime: Runtime, tenant: str, request: bytes) -> tuple[UUID, str] | None:
     """Returns the answer's id and the conversation that `note_try` recorded for the request."""
     async with _pool(runtime).connection() as conn:
-        found = await (await conn.execute(_FIND, {"tenant": tenant, "id": UUID(bytes=request[:16])})).fetchone()
-    if found is None or bytes(found[0]) != request or found[1] is None:
+        row = await (await conn.execute(_FIND, {"tenant": tenant, "id": UUID(bytes=request[:16])})).fetchone()
+    if row is None or bytes(row[0]) != request or row[1] is None:
         return None
-    return UUID(bytes=bytes(found[1])[:16]), bytes(found[1])[16:].decode()
+    return UUID(bytes=bytes(row[1])[:16]), bytes(row[1])[16:].decode()
 
 
 def _opened(write: Write, sealed: bytes) -> bytes:

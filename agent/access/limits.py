@@ -40,9 +40,9 @@ async def limits_of(runtime: Runtime, tenant: str) -> Limits:
 
 
 async def change_limits(
-    runtime: Runtime, tenant: str, plan: str, given: Mapping[str, float], *, event_id: UUID | None = None
+    runtime: Runtime, tenant: str, plan: str, limits: Mapping[str, float], *, event_id: UUID | None = None
 ) -> Limits:
-    """Changes limits of a plan, from the next request on. given: limits by name; the others stay as they are.
+    """Changes limits of a plan, from the next request on. limits: by name; the others stay as they are.
 
     plan: user, or vip, which applies to admins too. event_id: repeated calls with the same id are stored once.
 
@@ -51,7 +51,7 @@ async def change_limits(
     """
     check_place(tenant)
     try:
-        data = LimitsChanged.model_validate({"plan": plan, "limits": given})
+        data = LimitsChanged.model_validate({"plan": plan, "limits": limits})
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(str(part) for part in problem["loc"] if part != "[key]")
@@ -71,10 +71,10 @@ async def usage_left(
     """
     check_place(tenant, thread, user)
     async with runtime.reading("limits", "usage") as conn:
-        given = {**parameters(tenant, user, role, thread, agent), "now": None}
-        found = guards_of(await (await conn.execute(COUNT.encode(), given)).fetchall())
+        values = {**parameters(tenant, user, role, thread, agent), "now": None}
+        guards = guards_of(await (await conn.execute(COUNT.encode(), values)).fetchall())
     left_out = {name for name, of in (("conversation_per_minute", thread), ("agent_per_minute", agent)) if of is None}
-    return [guard for guard in found if guard.name not in left_out]
+    return [guard for guard in guards if guard.name not in left_out]
 
 
 async def reset_rate(runtime: Runtime, tenant: str, user: str) -> None:

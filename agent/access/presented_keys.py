@@ -61,10 +61,10 @@ async def identified(pool: Pool, key: str, pepper: bytes) -> Identity:
         for tenant, thread, user, role, scopes, expires_at, digest, revoked_at, is_due in await (
             await conn.execute(_ROWS, (parts[1],))
         ).fetchall():
-            found = Identity(tenant, user, role, frozenset(scopes), parts[1], expires_at)
+            identity = Identity(tenant, user, role, frozenset(scopes), parts[1], expires_at)
             if thread != access_thread(user) or role not in ROLES:
                 continue
-            if not hmac.compare_digest(digest, digest_of(key, found, pepper)):
+            if not hmac.compare_digest(digest, digest_of(key, identity, pepper)):
                 continue
             if revoked_at is not None:
                 raise Unauthenticated(f"API key {parts[1]} was revoked")
@@ -72,15 +72,15 @@ async def identified(pool: Pool, key: str, pepper: bytes) -> Identity:
                 raise TokenExpired(f"API key {parts[1]} has expired; make a new one")
             if is_due:
                 await conn.execute(_USED, (tenant, parts[1]))
-            return found
+            return identity
     raise Unauthenticated("there is no such API key")
 
 
 async def is_revoked(pool: Pool, tenant: str, key_id: str) -> bool:
     """Returns whether the key was revoked, or erased with its user."""
     async with pool.connection() as conn:
-        found = await (await conn.execute(_VALID, (tenant, key_id))).fetchone()
-    return found is None or not found[0]
+        row = await (await conn.execute(_VALID, (tenant, key_id))).fetchone()
+    return row is None or not row[0]
 
 
 async def spend_refresh(pool: Pool, key: Identity, used: int) -> Literal["spent", "just spent", "replayed"]:
@@ -88,8 +88,8 @@ async def spend_refresh(pool: Pool, key: Identity, used: int) -> Literal["spent"
     token was issued. Only the newest token can be spent, and only by one of two simultaneous requests. "just spent"
     means that the last refresh was less than a minute ago, so this may be a client's retry."""
     async with pool.connection() as conn:
-        place = (key.tenant, key.key_id)
-        if (await conn.execute(_SPEND, (*place, used))).rowcount == 1:
+        row_key = (key.tenant, key.key_id)
+        if (await conn.execute(_SPEND, (*row_key, used))).rowcount == 1:
             return "spent"
-        row = await (await conn.execute(_IS_RECENT, place)).fetchone()
+        row = await (await conn.execute(_IS_RECENT, row_key)).fetchone()
         return "just spent" if row and row[0] else "replayed"

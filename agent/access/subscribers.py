@@ -74,7 +74,7 @@ async def create_subscriber(
     either.
     """
     durable = subscriber_durable(tenant, name)
-    if any(one.durable == durable for one in await list_subscribers(runtime, tenant)):
+    if any(subscriber.durable == durable for subscriber in await list_subscribers(runtime, tenant)):
         raise SubscriberExists(f"there is a subscriber {name!r} already; remove it first, or choose another name")
     config = ConsumerConfig(
         durable_name=durable,
@@ -108,16 +108,16 @@ async def _undo(runtime: Runtime, durable: str) -> None:
 async def list_subscribers(runtime: Runtime, tenant: str) -> list[SubscriberInfo]:
     """Returns the subscribers of the tenant, by name. Raises InvalidToken, LogUnavailable."""
     check_tenant(tenant)
-    found: list[ConsumerInfo] = []
+    infos: list[ConsumerInfo] = []
     with nats_errors("cannot ask NATS for its durables"):
-        while page := await runtime.log.nc.jetstream().consumers_info(STREAM, len(found)):
-            found += page
+        while page := await runtime.log.nc.jetstream().consumers_info(STREAM, len(infos)):
+            infos += page
     subscribers = []
-    for one in found:
-        place, at = subscriber_of(one.name), one.ack_floor.stream_seq if one.ack_floor else 0
-        if place and place[0] == tenant:
-            waiting = (one.num_ack_pending or 0, one.num_pending or 0)
-            subscribers.append(SubscriberInfo(place[1], one.name, at, *waiting, one.created))
+    for info in infos:
+        subscriber, at = subscriber_of(info.name), info.ack_floor.stream_seq if info.ack_floor else 0
+        if subscriber and subscriber[0] == tenant:
+            waiting = (info.num_ack_pending or 0, info.num_pending or 0)
+            subscribers.append(SubscriberInfo(subscriber[1], info.name, at, *waiting, info.created))
     return sorted(subscribers, key=lambda subscriber: subscriber.name)
 
 

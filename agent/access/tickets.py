@@ -47,8 +47,8 @@ class Tickets:
         key = _digest(ticket)
         try:
             kv = await self._bucket()
-            found = await kv.get(key)
-            await kv.delete(key, last=found.revision)
+            entry = await kv.get(key)
+            await kv.delete(key, last=entry.revision)
         except KeyNotFoundError:
             raise self._spent() from None
         except APIError as error:
@@ -57,7 +57,7 @@ class Tickets:
             raise LogUnavailable(f"tickets cannot be read now: {cause(error)}") from error
         except (NatsError, TimeoutError) as error:
             raise LogUnavailable(f"tickets cannot be read now: {cause(error)}") from error
-        return _IDENTITIES.validate_json(found.value or b"")
+        return _IDENTITIES.validate_json(entry.value or b"")
 
     async def _bucket(self) -> KeyValue:
         if self._kv is None:

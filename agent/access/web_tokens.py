@@ -31,12 +31,12 @@ def peek(token: str) -> Unverified:
     if len(token) > MAX_CHARS or not token.isascii():
         raise Unauthenticated(f"a token is at most {MAX_CHARS:,} ASCII characters")
     try:
-        found = jwt.decode_complete(token, options={"verify_signature": False})
+        decoded = jwt.decode_complete(token, options={"verify_signature": False})
     except jwt.PyJWTError:
         raise Unauthenticated(
             "the credential is neither a token nor an API key; `turnlog token --user NAME` prints a token"
         ) from None
-    return Unverified(str(found["payload"].get("iss", "")), found["header"].get("kid", ""))
+    return Unverified(str(decoded["payload"].get("iss", "")), decoded["header"].get("kid", ""))
 
 
 def verified(
@@ -61,10 +61,10 @@ def verified(
 
 def text_claim(claims: Mapping[str, Any], name: str) -> str:
     """Returns a claim that must be a text. Raises Unauthenticated for one that is missing or has another type."""
-    found = claims.get(name)
-    if not isinstance(found, str):
+    claim = claims.get(name)
+    if not isinstance(claim, str):
         raise wrong_type(name, "a text")
-    return found
+    return claim
 
 
 def wrong_type(name: str, wanted: str) -> Unauthenticated:

@@ -148,10 +148,10 @@ async def list_webhooks(runtime: Runtime, tenant: str) -> list[WebhookInfo]:
             *(hook.name, hook.url, hook.types, hook.content),
             *(info.num_pending or 0, info.num_ack_pending or 0, counts.get(hook.name, 0)),
         )
-        for place, hook, info in await all_webhooks(runtime)
-        if place == tenant
+        for owner, hook, info in await all_webhooks(runtime)
+        if owner == tenant
     ]
-    return sorted(infos, key=lambda one: one.name)
+    return sorted(infos, key=lambda webhook: webhook.name)
 
 
 async def remove_webhook(runtime: Runtime, tenant: str, name: str) -> str:
@@ -278,7 +278,7 @@ async def pinned(settings: Settings, url: str) -> httpx2.URL:
     Public addresses are allowed with https; other addresses, and http, only in TURNLOG_WEBHOOK_NETWORKS.
     """
     try:
-        networks = [ip_network(one.strip()) for one in (settings.webhook_networks or "").split(",") if one.strip()]
+        networks = [ip_network(text.strip()) for text in (settings.webhook_networks or "").split(",") if text.strip()]
     except ValueError as error:
         raise InvalidSetting(f"TURNLOG_WEBHOOK_NETWORKS: {error}") from None
     try:
@@ -286,10 +286,10 @@ async def pinned(settings: Settings, url: str) -> httpx2.URL:
         if target.scheme not in ("https", "http") or not target.raw_host or target.userinfo:
             raise RefusedTarget("give a URL with https and a host, and no user or password in it")
         host, port = target.raw_host.decode(), target.port or 443
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        records = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, ValueError, httpx2.InvalidURL) as error:
         raise RefusedTarget(f"the host of the URL cannot be found ({type(error).__name__})") from None
-    resolved = list(dict.fromkeys(str(one[4][0]).partition("%")[0] for one in found))
+    resolved = list(dict.fromkeys(str(record[4][0]).partition("%")[0] for record in records))
     for address in map(ip_address, resolved):
         is_allowed = any(address in network for network in networks if network.version == address.version)
         if not is_allowed and not (target.scheme == "https" and _is_public(address)):
@@ -316,7 +316,7 @@ async def all_webhooks(runtime: Runtime) -> list[tuple[str, Webhook, ConsumerInf
         while page := await runtime.log.nc.jetstream().consumers_info(STREAM, len(infos)):
             infos += page
     hooks = [(webhook_of(info.name), info) for info in infos if RECORD in (info.config.metadata or {})]
-    return [(place[0], _record(info), info) for place, info in hooks if place is not None]
+    return [(hook[0], _record(info), info) for hook, info in hooks if hook is not None]
 
 
 def _record(info: ConsumerInfo) -> Webhook:
@@ -342,8 +342,8 @@ async def _forget(runtime: Runtime, tenant: str, name: str, seq: int) -> bool:
 async def _rows(runtime: Runtime, statement: LiteralString, values: Sequence[object]) -> list[tuple[Any, ...]]:
     """Returns the rows of a statement on the failures; their table is created at first use."""
     async with runtime.pool.connection() as conn, conn.transaction():
-        found = await (await conn.execute("SELECT to_regclass('turnlog_webhooks.failures')")).fetchone()
-        if found == (None,):
+        row = await (await conn.execute("SELECT to_regclass('turnlog_webhooks.failures')")).fetchone()
+        if row == (None,):
             await conn.execute("SELECT pg_advisory_xact_lock(hashtext('turnlog_webhooks'))")
             await conn.execute(TABLE)
         cursor = await conn.execute(statement, values)

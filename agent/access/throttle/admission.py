@@ -73,28 +73,28 @@ class LocalCount:
         self._admitted: dict[Key, deque[datetime]] = {}
         self._notes = 0
 
-    def begin(self, given: Mapping[str, Any], now: datetime) -> None:
-        """Records an admitted request. given: parameters as guards.parameters returns them."""
-        self._running[_user(given)] += 1
-        for key in {key for _, key, _ in _windows(given)}:
+    def begin(self, request: Mapping[str, Any], now: datetime) -> None:
+        """Records an admitted request. request: its parameters, as guards.parameters returns them."""
+        self._running[_user(request)] += 1
+        for key in {key for _, key, _ in _windows(request)}:
             self._admitted.setdefault(key, deque()).append(now)
         self._notes += 1
         if self._notes % SWEEP_EVERY == 0:
             self._admitted = {key: times for key, times in self._admitted.items() if times[-1] > now - HOUR}
 
-    def end(self, given: Mapping[str, Any]) -> None:
-        self._running[_user(given)] -= 1
-        if not self._running[_user(given)]:
-            del self._running[_user(given)]
+    def end(self, request: Mapping[str, Any]) -> None:
+        self._running[_user(request)] -= 1
+        if not self._running[_user(request)]:
+            del self._running[_user(request)]
 
-    def guards(self, given: Mapping[str, Any], now: datetime) -> list[Guard]:
+    def guards(self, request: Mapping[str, Any], now: datetime) -> list[Guard]:
         """Returns guards with the limits and with the requests that this process has admitted."""
-        plan: Plan = given["plan"]
-        limits = {**DEFAULTS[plan], **self.limits.get((given["tenant"], plan), {})}
-        running = self._running[_user(given)]
+        plan: Plan = request["plan"]
+        limits = {**DEFAULTS[plan], **self.limits.get((request["tenant"], plan), {})}
+        running = self._running[_user(request)]
         return [
             Guard("concurrent", limits["concurrent"], running, max(limits["concurrent"] - running, 0), None),
-            *(self._window(name, key, span, limits[name], now) for name, key, span in _windows(given)),
+            *(self._window(name, key, span, limits[name], now) for name, key, span in _windows(request)),
         ]
 
     def _window(self, name: LimitName, key: Key, span: timedelta, limit: float, now: datetime) -> Guard:
@@ -106,17 +106,17 @@ class LocalCount:
         return Guard(name, limit, len(hits), max(limit - len(hits), 0), at)
 
 
-def _user(given: Mapping[str, Any]) -> Key:
-    return ("user", given["tenant"], given["user"])
+def _user(request: Mapping[str, Any]) -> Key:
+    return ("user", request["tenant"], request["user"])
 
 
-def _windows(given: Mapping[str, Any]) -> Iterator[tuple[LimitName, Key, timedelta]]:
-    yield "user_per_minute", _user(given), MINUTE
-    yield "user_per_hour", _user(given), HOUR
-    if given["thread"] is not None:
-        yield "conversation_per_minute", ("thread", given["tenant"], given["thread"]), MINUTE
-    if given["agent"] is not None:
-        yield "agent_per_minute", ("agent", given["tenant"], given["user"], given["agent"]), MINUTE
+def _windows(request: Mapping[str, Any]) -> Iterator[tuple[LimitName, Key, timedelta]]:
+    yield "user_per_minute", _user(request), MINUTE
+    yield "user_per_hour", _user(request), HOUR
+    if request["thread"] is not None:
+        yield "conversation_per_minute", ("thread", request["tenant"], request["thread"]), MINUTE
+    if request["agent"] is not None:
+        yield "agent_per_minute", ("agent", request["tenant"], request["user"], request["agent"]), MINUTE
 
 
 class NotCounted(TurnlogError):
@@ -197,18 +197,18 @@ async def admitted(
     check_place(tenant, thread, user)
     runtime = runtime.system or runtime  # a tenant's connections only read
     without: LimitName = "tokens_per_day" if embeds else "embedding_tokens_per_day"
-    given = {**parameters(tenant, user, role, thread, agent, without), "id": uuid7()}
-    is_counted = await _admit(runtime, given, clock)
+    request = {**parameters(tenant, user, role, thread, agent, without), "id": uuid7()}
+    is_counted = await _admit(runtime, request, clock)
     local = runtime.cached(_throttle).local
-    local.begin(given, clock() or datetime.now(UTC))
-    keeper = asyncio.create_task(_keep(runtime, given["id"], clock)) if is_counted else None
+    local.begin(request, clock() or datetime.now(UTC))
+    keeper = asyncio.create_task(_keep(runtime, request["id"], clock)) if is_counted else None
     try:
         yield
     finally:
-        local.end(given)
+        local.end(request)
         if keeper is not None:
             await cancel(keeper)
-            await asyncio.shield(_change(runtime, RELEASE, {"id": given["id"]}))
+            await asyncio.shield(_change(runtime, RELEASE, {"id": request["id"]}))
 
 
 async def note_handed_on(runtime: Runtime, tenant: str, user: str, agent: str, id_: UUID) -> None:
@@ -218,7 +218,7 @@ async def note_handed_on(runtime: Runtime, tenant: str, user: str, agent: str, i
     await _change(runtime, HAND_ON, {"id": id_, "tenant": tenant, "user": user, "agent": agent})
 
 
-async def _admit(runtime: Runtime, given: dict[str, Any], clock: Clock) -> bool:
+async def _admit(runtime: Runtime, request: dict[str, Any], clock: Clock) -> bool:
     """Returns whether Postgres counted the request; False if this process counted it because Postgres is unavailable.
 
     Raises Refused, NotCounted.
@@ -226,27 +226,27 @@ async def _admit(runtime: Runtime, given: dict[str, Any], clock: Clock) -> bool:
     throttle = runtime.cached(_throttle)
     if not await throttle.is_away(runtime.database_url):
         try:
-            guards, now = await _counted(runtime, given, clock)
+            guards, now = await _counted(runtime, request, clock)
         except FAILURES as error:
             if not await throttle.is_away(runtime.database_url, error):
                 metrics.UNCOUNTED_REFUSALS.inc()
                 raise NotCounted("your request could not be counted in time; try again in a moment") from error
         else:
-            throttle.local.limits[given["tenant"], given["plan"]] = {guard.name: guard.limit for guard in guards}
+            throttle.local.limits[request["tenant"], request["plan"]] = {guard.name: guard.limit for guard in guards}
             _check(guards, now)
             return True
     now = clock() or datetime.now(UTC)
-    _check(throttle.local.guards(given, now), now)
+    _check(throttle.local.guards(request, now), now)
     metrics.LOCAL_ADMISSIONS.inc()
     return False
 
 
-async def _counted(runtime: Runtime, given: dict[str, Any], clock: Clock) -> tuple[list[Guard], datetime]:
+async def _counted(runtime: Runtime, request: dict[str, Any], clock: Clock) -> tuple[list[Guard], datetime]:
     """Returns the used amounts, and the time at which they were counted. All statements go in one round trip."""
     async with asyncio.timeout(PATIENCE_S), _pool(runtime).connection() as conn:
         async with conn.pipeline(), conn.transaction():
-            await conn.execute(LOCK.encode(), given)
-            cursor = await conn.execute(ADMIT.encode(), {**given, "now": clock()})
+            await conn.execute(LOCK.encode(), request)
+            cursor = await conn.execute(ADMIT.encode(), {**request, "now": clock()})
         rows = await cursor.fetchall()
     return guards_of(rows), rows[0][-1]
 
@@ -264,8 +264,8 @@ async def _keep(runtime: Runtime, slot: UUID, clock: Clock) -> None:
         await _change(runtime, RENEW, {"id": slot, "now": clock()})
 
 
-async def _change(runtime: Runtime, sql: str, given: dict[str, Any]) -> None:
+async def _change(runtime: Runtime, sql: str, values: dict[str, Any]) -> None:
     """Executes a statement on `admissions`; does nothing if Postgres is unavailable. Leases expire by themselves."""
     with contextlib.suppress(*FAILURES):
         async with asyncio.timeout(PATIENCE_S), _pool(runtime).connection() as conn:
-            await conn.execute(sql.encode(), given)
+            await conn.execute(sql.encode(), values)
