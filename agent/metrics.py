@@ -220,21 +220,23 @@ def watch(service: str, breaker: HasState) -> None:
     if service not in _breakers:
         watched = _breakers[service] = WeakSet()
         BREAKER_STATE.labels(service).set_function(
-            lambda: max((BREAKER_STATES[one.state] for one in list(watched)), default=0)
+            lambda: max((BREAKER_STATES[member.state] for member in list(watched)), default=0)
         )
     _breakers[service].add(breaker)
 
 
 def breakers() -> dict[str, BreakerState]:
     """Returns the worst state of each service's breakers in this process."""
-    states = {service: [one.state for one in list(watched)] for service, watched in sorted(_breakers.items())}
-    return {service: max(found, key=BREAKER_STATES.__getitem__) for service, found in states.items() if found}
+    by_service = {
+        service: [breaker.state for breaker in list(watched)] for service, watched in sorted(_breakers.items())
+    }
+    return {service: max(states, key=BREAKER_STATES.__getitem__) for service, states in by_service.items() if states}
 
 
 def reset_breakers(service: str) -> None:
     """Closes this process's breakers of a service."""
-    for one in list(_breakers.get(service, ())):
-        one.reset()
+    for breaker in list(_breakers.get(service, ())):
+        breaker.reset()
 
 
 SampleOf = tuple[str, Mapping[str, str], float]  # name, labels, value
@@ -243,8 +245,8 @@ SampleOf = tuple[str, Mapping[str, str], float]  # name, labels, value
 def summary(samples: Iterable[SampleOf]) -> dict[str, Any]:
     """Returns the main numbers of these samples, summed over processes, as one JSON object."""
     by_name: dict[str, list[SampleOf]] = {}
-    for one in samples:
-        by_name.setdefault(one[0], []).append(one)
+    for sample in samples:
+        by_name.setdefault(sample[0], []).append(sample)
 
     def values(name: str, label: str = "") -> dict[str, float]:
         sums: dict[str, float] = {}
@@ -257,7 +259,8 @@ def summary(samples: Iterable[SampleOf]) -> dict[str, Any]:
         count = sum(values(f"{name}_count").values())
         return sum(values(f"{name}_sum").values()) / count if count else None
 
-    rates = [one for one in by_name.get("cache_hit_rate", ()) if one[2]]  # only processes that have read from the cache
+    # Only of processes that have read from the cache.
+    rates = [sample for sample in by_name.get("cache_hit_rate", ()) if sample[2]]
     return {
         "requests": {
             "total": sum(values("ai_agent_requests_total").values()),
@@ -288,7 +291,7 @@ def summary(samples: Iterable[SampleOf]) -> dict[str, Any]:
             "tiers": values("memory_tier_distribution", "tier"),
         },
         "cacheHitRate": {
-            cache: statistics.fmean([one[2] for one in rates if one[1]["cache"] == cache] or [0.0])
+            cache: statistics.fmean([sample[2] for sample in rates if sample[1]["cache"] == cache] or [0.0])
             for cache in get_args(Cache)
         },
     }

@@ -99,5 +99,5 @@ def traced(name: str, tags: Mapping[str, Tag]) -> Iterator[dict[str, Tag]]:
 
 def latest(tenant: str, limit: int, only_failed: bool = False) -> list[Trace]:
     """Returns at most `limit` traces of a tenant, newest first."""
-    found = (one for one in reversed(_kept) if one.tenant == tenant and (one.failed or not only_failed))
-    return [one for one, _ in zip(found, range(limit), strict=False)]
+    matching = (trace for trace in reversed(_kept) if trace.tenant == tenant and (trace.failed or not only_failed))
+    return [trace for trace, _ in zip(matching, range(limit), strict=False)]

@@ -253,19 +253,19 @@ class _WithoutOpenAI(Settings):
     embedding_model: str = Field(default_factory=_embedding_model, validation_alias=_env("MEMORY_EMBEDDING_MODEL"))
 
 
-def application_settings(**given: Any) -> Settings:
+def application_settings(**values: Any) -> Settings:
     """Loads settings like load_settings, but for use inside an application, which may have OPENAI_API_KEY and similar
     variables for itself. They count only if an argument or a variable of turnlog names a model, a server or a key."""
-    own = _load(_WithoutOpenAI, given)
-    return own if own.offline and "model" not in own.model_fields_set else load_settings(**given)
+    own = _load(_WithoutOpenAI, values)
+    return own if own.offline and "model" not in own.model_fields_set else load_settings(**values)
 
 
-def load_settings(**given: Any) -> Settings:
-    """Loads the settings. given: values by field name, which override the environment.
+def load_settings(**values: Any) -> Settings:
+    """Loads the settings. values: by field name, which override the environment.
 
     Raises InvalidSetting with the name of the variable or setting, but never with the value of a secret.
     """
-    return _load(Settings, given)
+    return _load(Settings, values)
 
 
 def team_secret(name: str) -> str | None:
@@ -282,11 +282,11 @@ def unknown_variables() -> list[str]:
     return sorted(name for name in os.environ if name.startswith("TURNLOG_") and name not in known)
 
 
-def _load(kind: type[Settings], given: dict[str, Any]) -> Settings:
-    if unknown := sorted(given.keys() - Settings.model_fields.keys()):
+def _load(kind: type[Settings], values: dict[str, Any]) -> Settings:
+    if unknown := sorted(values.keys() - Settings.model_fields.keys()):
         raise InvalidSetting(f"there is no setting {unknown[0]!r}; docs/configuration.md lists them")
     try:
-        return kind(**given)
+        return kind(**values)
     except ValidationError as error:
         wrong = [e for e in error.errors() if e["type"] != "default_factory_not_called"]  # follows from other errors
         problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in wrong)
