@@ -2,9 +2,11 @@
 
 
 class TurnlogError(Exception):
-    """Base of all errors that are shown to a person without a traceback."""
+    """Base of all errors that are shown to a person without a traceback. detail_zh: the message in Chinese, if it has
+    one."""
 
     code = "error"
+    detail_zh: str | None = None
 
 
 class InvalidEvent(TurnlogError):

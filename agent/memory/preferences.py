@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, get_args
 from uuid import UUID
 
 from pydantic import ValidationError
@@ -12,6 +12,7 @@ from uuid_utils.compat import uuid7
 from turnlog.agent.memory.deciding.writing import Place
 from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import Event, PreferencesSet, UserPreferences
+from turnlog.events.contracts.memory import Length, SecretPolicy, Style
 from turnlog.events.errors import TurnlogError
 from turnlog.events.local_time import zone_named
 from turnlog.events.subjects import memory_thread
@@ -52,6 +53,14 @@ _LANGUAGES = {
         ("hi", "hindi", "印地语"),
     )
 }
+_ONE_OF_ZH = {"communication_style": Style, "response_length": Length, "secrets": SecretPolicy}
+VALUES_ZH = {
+    **{name: f"{'、'.join(get_args(values))} 之一" for name, values in _ONE_OF_ZH.items()},
+    **dict.fromkeys(("enable_memory", "enable_suggestions"), "true 或 false"),
+    **dict.fromkeys(("language", "timezone"), "1 到 100 个字符的文字"),
+    "retention_days": "1 到 36500 之间的整数",
+}
+_OWN_VALUE_ZH = "1 到 100 个字符的文字，或最多 20 项这样的文字"
 _NOT = re.compile(r"\b(?:not|no|don['’]t|never|dislike|hate|avoid)\b|不要|不喜欢|别用|讨厌", re.IGNORECASE)
 
 
@@ -59,6 +68,10 @@ class InvalidPreference(TurnlogError):
     """A preference has an unknown name or an invalid value."""
 
     code = "invalid-preference"
+
+    def __init__(self, detail: str, detail_zh: str) -> None:
+        super().__init__(detail)
+        self.detail_zh = detail_zh
 
 
 async def show_preferences(runtime: Runtime, tenant: str, user: str) -> UserPreferences:
@@ -91,23 +104,40 @@ async def set_preferences(
         has = (await show_preferences(runtime, tenant, user)).model_extra or {}
         if unknown := [name for name in others if name not in own and name not in has]:
             known = ", ".join(dict.fromkeys((*UserPreferences.model_fields, *own, *has)))
-            raise InvalidPreference(f"there is no preference {unknown[0]!r}; there are {known}")
+            raise InvalidPreference(
+                f"there is no preference {unknown[0]!r}; there are {known}",
+                f"没有名为 {unknown[0]!r} 的偏好；可用的有 {known.replace(', ', '、')}",
+            )
         lists = {name for name in others if own.get(name) == "list" or isinstance(has.get(name), tuple)}
         given = {name: [value] if name in lists and isinstance(value, str) else value for name, value in given.items()}
-    try:
-        zone_named(given.get("timezone") or "UTC")
-        data = PreferencesSet(preferences=UserPreferences(**given), cleared=tuple(cleared))
-    except ValidationError as error:
-        problem = error.errors()[0]
-        raise InvalidPreference(f"{problem['loc'][0]}: {problem['msg'].lower()}") from None
-    except (ValueError, TypeError) as error:
-        raise InvalidPreference(f"timezone: {error}") from None
-    most, days = runtime.settings.retention_days, data.preferences.retention_days if data.preferences else None
-    if most is not None and days is not None and days > most:
-        raise InvalidPreference(f"retention_days: turns are kept for {most} days here, so it can be at most {most}")
+    preferences = checked(given, runtime.settings.retention_days)
+    data = PreferencesSet(preferences=preferences, cleared=tuple(cleared))
     id_ = event_id or uuid7()
     await runtime.log.append(Event(id=id_, source=SOURCE, tenant=tenant, thread=thread, user=user, data=data))
     return await show_preferences(runtime, tenant, user)
+
+
+def checked(given: Mapping[str, Any], most_days: int | None) -> UserPreferences:
+    """Returns the given values as preferences. most_days: how long the server keeps turns. Raises InvalidPreference."""
+    try:
+        preferences = UserPreferences(**given)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        name = str(problem["loc"][0])
+        values = VALUES_ZH.get(name, _OWN_VALUE_ZH)
+        raise InvalidPreference(f"{name}: {problem['msg'].lower()}", f"偏好 {name} 的值应为 {values}") from None
+    zone, days = preferences.timezone, preferences.retention_days
+    try:
+        zone_named(zone or "UTC")
+    except ValueError as error:
+        zh = f"偏好 timezone：没有时区 {zone!r}；请给出 UTC 或 Asia/Shanghai 这样的名称"
+        raise InvalidPreference(f"timezone: {error}", zh) from None
+    if most_days is not None and days is not None and days > most_days:
+        raise InvalidPreference(
+            f"retention_days: turns are kept for {most_days} days here, so it can be at most {most_days}",
+            f"偏好 retention_days：这里只保留 {most_days} 天的对话，因此最多为 {most_days}",
+        )
+    return preferences
 
 
 def _flat(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -95,8 +95,8 @@ STATUS: Mapping[str, int] = {
 
 class Problem(BaseModel):
     """The body of every error. title: the reason in Chinese if Accept-Language asks for it, otherwise the status' name.
-    retryAfter: in seconds. errors: the fields of the request that are wrong. candidates: `id` and `content` of the
-    memories that the given words may mean.
+    detail: the exact reason, in English; for preferences also in Chinese. retryAfter: in seconds. errors: the fields of
+    the request that are wrong. candidates: `id` and `content` of the memories that the given words may mean.
 
     message, category, suggestions, shouldRetry, action: for people, if there is no answer; under /ai-agent in the
     language of the request's `locale`, elsewhere of its Accept-Language.
@@ -180,7 +180,8 @@ def problem_of(error: TurnlogError, locale: Locale | None = None) -> JSONRespons
     locale: the language of the message for people. Errors that explain a missing answer have such a message; if a
     locale is given, every error has one.
     """
-    status = _status(error)
+    status, is_chinese = _status(error), (locale or reader_language.get()) == "zh"
+    detail = (error.detail_zh if is_chinese else None) or str(error)
     if locale is not None or isinstance(error, NoAnswer | ModelError):
         said = fallback_of(error, locale or "en")
         shown: dict[str, Any] = {"message": said.message, "category": said.category, "action": said.action}
@@ -188,9 +189,9 @@ def problem_of(error: TurnlogError, locale: Locale | None = None) -> JSONRespons
         shown |= {"suggestions": list(said.suggestions), "shouldRetry": again}
         retry = said.retry_after_s if again or status == HTTPStatus.PAYMENT_REQUIRED else None
         cause = getattr(error, "cause", None)
-        return problem(status, error.code, str(error), retry_after=retry, cause=cause, **shown)
+        return problem(status, error.code, detail, retry_after=retry, cause=cause, **shown)
     more: dict[str, Any] = {"candidates": list(named)} if (named := getattr(error, "candidates", ())) else {}
-    return problem(status, error.code, str(error), retry_after=retry_after(error), **more)
+    return problem(status, error.code, detail, retry_after=retry_after(error), **more)
 
 
 def retry_after(error: TurnlogError) -> float | None:

@@ -2,13 +2,14 @@
 import { t } from "./i18n.js";
 import { language, session, signOut } from "./session.js";
 
-/** An error response of the server (RFC 9457). The message comes from the title in Chinese, with the candidates and the
- * seconds to wait, and from the detail in English. */
+/** An error response of the server (RFC 9457). The message comes from the title in Chinese unless the detail is Chinese too,
+ * with the candidates and the seconds to wait, and from the detail in English. */
 export class Problem extends Error {
   /** @param {number} status @param {any} body */
   constructor(status, body) {
     const fields = (body?.errors ?? []).map((/** @type {any} */ each) => each.where.at(-1)).join(", ");
-    const why = language.get() === "zh" ? `${body?.title ?? ""}${fields && `：${fields}`}` : body?.detail || body?.title;
+    const isEnglish = !/^\p{Script=Han}/u.test(body?.detail ?? ""); // some details are in Chinese
+    const why = language.get() === "zh" && isEnglish ? `${body?.title ?? ""}${fields && `：${fields}`}` : body?.detail || body?.title;
     const isForPerson = body?.message && (body.shouldRetry || body.category !== "unknown"); // other messages only refer to the detail
     const more = isForPerson || language.get() === "zh" ? [...(body?.candidates ?? []).map((/** @type {any} */ each) => `“${each.content}”`), body?.retryAfter && t("retry_after", { n: body.retryAfter })] : []; // an English detail already contains them
     super([(isForPerson ? body.message : why) || `HTTP ${status}`, ...more].filter(Boolean).join(" "));

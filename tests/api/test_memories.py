@@ -119,3 +119,16 @@ async def test_entities_preferences_sessions_and_usage(serve: Serve) -> None:
         assert session.json()["meta"]["conversation_id"] == "t", session.text
         assert (await ann.get("/api/threads/t/session/context")).status_code == 200
         assert (await ann.get("/api/usage")).json() == []
+
+
+async def test_a_chinese_reader_reads_why_a_preference_is_refused(serve: Serve) -> None:
+    async with serve() as api, api.client() as ann:
+        for given, why in (
+            ({"color": "red"}, "没有名为 'color' 的偏好；可用的有 communication_style、"),
+            ({"response_length": "endless"}, "偏好 response_length 的值应为 brief、moderate、detailed 之一"),
+        ):
+            for languages, is_chinese in (("zh-CN,zh;q=0.9", True), ("en", False)):
+                headers = {"Accept-Language": languages}
+                refused = await ann.patch("/api/preferences", json={"set": given}, headers=headers)
+                assert refused.status_code == 422
+                assert refused.json()["detail"].startswith(why) is is_chinese, refused.text

@@ -15,6 +15,7 @@ from playwright.async_api import Browser, Page, expect
 from turnlog.agent.access.idempotency import WriteUnderWay
 from turnlog.agent.memory.entities import EntityInput, add_entity
 from turnlog.agent.memory.memories import AmbiguousMemory
+from turnlog.agent.memory.preferences import InvalidPreference
 from turnlog.consumers.api.problems import problem_of, reader_language
 from turnlog.events.contracts import EntitiesFound, Entity, ProfileWritten
 from turnlog.events.subjects import memory_thread
@@ -93,6 +94,7 @@ async def test_a_chinese_reader_reads_why_an_edit_is_refused(browser: Browser, a
                 "这些词可能指多条记忆，请说得更具体 “tea” “trams”",
             ),
             (WriteUnderWay("wait"), "（5 秒后再试）"),
+            (InvalidPreference("language: wrong", "偏好 language 的值有误"), "偏好 language 的值有误"),
         ):
             refused = problem_of(error)
             assert why in await page.evaluate(shown, [refused.status_code, json.loads(bytes(refused.body))])

@@ -16,9 +16,11 @@ from turnlog.agent.answering.fallback import CATEGORIES, REFUSALS, category_of, 
 from turnlog.agent.context.message_units import SAYS_NOTHING
 from turnlog.agent.context.receipt import REASONS_ZH
 from turnlog.agent.context.selection import OVER_BUDGET, TOO_LARGE
+from turnlog.agent.memory.preferences import VALUES_ZH, InvalidPreference, checked
 from turnlog.consumers.api.dialects.openai.errors import CODES, response_of
 from turnlog.consumers.api.problems import STATUS, Refused, Stopping, problem, problem_of, reader_language
 from turnlog.consumers.workers.answering import FINAL
+from turnlog.events.contracts import UserPreferences
 from turnlog.events.errors import TurnlogError
 from turnlog.projectors.engine.lag import NotProjectedInTime
 
@@ -125,6 +127,23 @@ def test_every_code_says_why_in_chinese() -> None:
         assert json.loads(bytes(problem_of(NoAnswer("x", "thread-parked")).body))["title"] == why_zh("thread-parked")
     finally:
         reader_language.reset(token)
+
+
+def test_a_refused_preference_says_in_the_language_of_the_reader_what_is_allowed() -> None:
+    token = reader_language.set("zh")
+    try:
+        for given in ({"language": 5}, {"timezone": "Mars/Base"}, {"retention_days": 10}, {"school": ["x"] * 21}):
+            with pytest.raises(InvalidPreference) as refused:
+                checked(given, most_days=9)
+            (name,) = given
+            assert json.loads(bytes(problem_of(refused.value).body))["detail"].startswith(f"偏好 {name}")
+            assert json.loads(bytes(problem_of(refused.value, "en").body))["detail"].startswith(f"{name}: ")
+    finally:
+        reader_language.reset(token)
+
+
+def test_every_preference_has_chinese_words_for_its_values() -> None:
+    assert VALUES_ZH.keys() == UserPreferences.model_fields.keys()
 
 
 def test_every_reason_to_leave_a_turn_out_has_chinese_words() -> None:
