@@ -55,15 +55,15 @@ async def all_stored(nc: Client, threads: Sequence[tuple[str, str]], start_seq: 
 async def _ids(
     nc: Client, threads: Sequence[tuple[str, str]], since: datetime | None, start_seq: int = 1
 ) -> dict[Key, int]:
-    found: dict[Key, int] = {}
+    seqs: dict[Key, int] = {}
     filters = sorted({thread_filter(tenant, thread) for tenant, thread in threads})
     for start in range(0, len(filters), MAX_FILTERS):
         part = filters[start : start + MAX_FILTERS]
         async for stored in read_to(nc, part, start_seq, headers_only=True, since=since):
             if stored.message_id is not None:
-                place = parse_stored(stored.subject)
-                found.setdefault(Key(place.tenant, place.thread_token, stored.message_id), stored.seq)
-    return found
+                subject = parse_stored(stored.subject)
+                seqs.setdefault(Key(subject.tenant, subject.thread_token, stored.message_id), stored.seq)
+    return seqs
 
 
 MAX_BATCH = 1_000
@@ -207,7 +207,7 @@ class Appender:
             size = len(next(_batches([out for out, _ in self._queue[:MAX_BATCH]])))
             taken, self._queue = self._queue[:size], self._queue[size:]
             if len(taken) <= FEW:
-                await asyncio.gather(*(self._settled([one]) for one in taken))
+                await asyncio.gather(*(self._settled([out]) for out in taken))
             else:
                 await self._settled(taken)
 
@@ -247,7 +247,7 @@ class Appender:
             size, floor = sum(len(out.body) for out in missing), self._floor
             done = await publish(self._nc, missing, self._ack_s + size / SLOWEST_BYTES_PER_S)
             self._assert_after(floor, done[-1])
-            return {out.key: one for out, one in zip(missing, done, strict=True)}
+            return {out.key: appended for out, appended in zip(missing, done, strict=True)}
         except Refused as refusal:
             if fresh and refusal.code == STALE_EXPECTATION:
                 raise explain(missing[0], refusal) from None
@@ -281,9 +281,9 @@ class Appender:
             return await self._read_back(missing, deadline)
         if refusal.code not in (DUPLICATE, STALE_EXPECTATION):
             raise explain(missing[0], refusal)
-        found = await self._read_back(missing, deadline) or await self._read_back(missing, deadline, all_stored)
-        if found:
-            return found
+        stored = await self._read_back(missing, deadline) or await self._read_back(missing, deadline, all_stored)
+        if stored:
+            return stored
         if refusal.code == STALE_EXPECTATION:
             raise explain(missing[0], refusal)
         await self._pause(deadline, refusal)
@@ -298,8 +298,8 @@ class Appender:
         while True:
             try:
                 async with asyncio.timeout(max(self._ack_s, deadline - time.monotonic())):
-                    found = await look_up(self._nc, [(out.tenant, out.thread) for out in missing])
-                return {key: Appended(key.id, seq, duplicate=True) for key, seq in found.items() if key in wanted}
+                    seqs = await look_up(self._nc, [(out.tenant, out.thread) for out in missing])
+                return {key: Appended(key.id, seq, duplicate=True) for key, seq in seqs.items() if key in wanted}
             except _UNKNOWN_OUTCOME as error:
                 await self._pause(deadline, error)
 

@@ -48,8 +48,8 @@ async def back_up(nc: Client, stream: str, folder: Path) -> int:
 def backed_up(folder: Path) -> dict[str, Any]:
     """Returns the configuration and state of the stream in a backup. Raises BackupFailed."""
     try:
-        found: dict[str, Any] = json.loads((folder / STATE).read_text())
-        return {"config": found["config"], "state": found["state"]}
+        backup: dict[str, Any] = json.loads((folder / STATE).read_text())
+        return {"config": backup["config"], "state": backup["state"]}
     except (OSError, ValueError, KeyError) as error:
         raise BackupFailed(f"{folder} contains no backup of a stream ({STATE}, {DATA}): {error}") from None
 

@@ -36,10 +36,10 @@ class RobustClient(Client):
 
     async def _process_headers(self, headers: bytes) -> dict[str, str] | None:
         try:
-            found: dict[str, str] | None = await super()._process_headers(headers)
+            parsed: dict[str, str] | None = await super()._process_headers(headers)
         except ValueError:
             return None
-        return found
+        return parsed
 
     async def connect(self, *args: Any, **options: Any) -> None:
         try:

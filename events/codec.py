@@ -187,8 +187,8 @@ def _opened_data(
 def _words(envelope: dict[str, Any], place: _Place, type_: str, keyring: Keyring | None) -> dict[str, Any] | None:
     """Returns the sealed fields; None if their key was destroyed."""
     key_id, sealed = envelope.get("sealedkey"), envelope["sealed"]
-    found = Sealed(str(envelope.get("id")), place.tenant, place.user, type_, place.thread, sealed, key_id)
-    return found.opened(keyring)
+    seal = Sealed(str(envelope.get("id")), place.tenant, place.user, type_, place.thread, sealed, key_id)
+    return seal.opened(keyring)
 
 
 def _contract(envelope: dict[str, Any]) -> tuple[str, int]:

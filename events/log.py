@@ -234,8 +234,8 @@ class Log:
         Raises NotFound, GapInLog, LogUnavailable."""
         with nats_errors(f"cannot ask NATS for sequence {seq}"):
             try:
-                found = await self.nc.jetstream().get_msg(STREAM, seq)
-                subject, body, stored_ns = found.subject or "", found.data or b"", _ns(found.time)
+                message = await self.nc.jetstream().get_msg(STREAM, seq)
+                subject, body, stored_ns = message.subject or "", message.data or b"", _ns(message.time)
             except NotFoundError as error:
                 _refuse_lost_stream(error)
                 if (instead := (await replacements(self.nc)).at(seq)) is None:
@@ -299,8 +299,8 @@ class Log:
         yields only these types. Raises KeyUnavailable at an event that cannot be unsealed now."""
         async for stored in self.read_stored(tenant, thread, start_seq, through_seq, types):
             with contextlib.suppress(InvalidEvent):
-                if (found := recorded(stored)).event.thread == thread:
-                    yield found
+                if (decoded := recorded(stored)).event.thread == thread:
+                    yield decoded
 
     async def read_stored(
         self,
@@ -313,7 +313,7 @@ class Log:
         """Yields events like read_thread but without decoding them, so that the caller can continue after an
         undecodable event. If the thread's user has a long id, events of another user's thread may be among them."""
         end = await self.head() if through_seq is None else through_seq
-        filters = [one for type_ in (types or (None,)) for one in thread_filters(tenant, thread, type_)]
+        filters = [filter_ for type_ in (types or (None,)) for filter_ in thread_filters(tenant, thread, type_)]
         async for stored in self.read(filters, start_seq, end):
             yield stored
 

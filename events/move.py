@@ -34,15 +34,15 @@ async def move_behind(log: Log, after: int, through: int) -> int:
         seq = after + 1
         while seq <= end:
             try:
-                found = await js.get_msg(STREAM, seq, subject=">", next=True)
+                message = await js.get_msg(STREAM, seq, subject=">", next=True)
             except NotFoundError:
                 break
-            if (place := found.seq or 0) > end:
+            if (old_seq := message.seq or 0) > end:
                 break
-            headers = (found.headers or {}) | {MOVED: f"{end} {through}"}
-            await _store_again(log, str(found.subject), found.data or b"", headers)
-            await overwrite(js, STREAM, place)
-            seq, moved = place + 1, moved + 1
+            headers = (message.headers or {}) | {MOVED: f"{end} {through}"}
+            await _store_again(log, str(message.subject), message.data or b"", headers)
+            await overwrite(js, STREAM, old_seq)
+            seq, moved = old_seq + 1, moved + 1
     return moved
 
 
@@ -82,10 +82,10 @@ async def _advance(log: Log, js: JetStreamContext, through: int) -> None:
 
 
 async def _store_again(log: Log, subject: str, body: bytes, headers: dict[str, str]) -> None:
-    place = parse_stored(subject)
+    parts = parse_stored(subject)
     kept = {name: value for name, value in headers.items() if not name.startswith("Nats-")}
     again = {"Nats-Msg-Id": f"{headers.get('Nats-Msg-Id', '')[:36]} {uuid.uuid4().hex}"}
-    to = f"turnlog.{place.tenant}.{place.thread_token}.{place.type}"
+    to = f"turnlog.{parts.tenant}.{parts.thread_token}.{parts.type}"
     answer = json.loads((await log.nc.request(to, body, timeout=ACK_S, headers=kept | again)).data)
     if "error" in answer:
         raise LogUnavailable(f"NATS refused to store an event again: {answer['error'].get('description')}")

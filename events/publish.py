@@ -154,10 +154,10 @@ async def _is_there(nc: Client, out: Outgoing, ack: dict[str, Any]) -> bool:
     JetStream compares message ids across all subjects, so its duplicate may be a message on another thread.
     """
     try:
-        found = await nc.jetstream().get_msg(ack["stream"], ack["seq"])
+        message = await nc.jetstream().get_msg(ack["stream"], ack["seq"])
     except NotFoundError:
         return True
-    return str(found.subject).endswith(out.subject.removeprefix("turnlog"))
+    return str(message.subject).endswith(out.subject.removeprefix("turnlog"))
 
 
 def explain(out: Outgoing, refusal: Refused) -> TurnlogError:

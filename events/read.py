@@ -70,16 +70,16 @@ def recorded(stored: Stored) -> Recorded:
 
     Raises InvalidEvent, or KeyUnavailable (try again later).
     """
-    place = parse_stored(stored.subject)
+    subject = parse_stored(stored.subject)
     event = decode(stored.body, stored.keyring)
-    if (event.tenant, thread_token(event.thread), event.type) != (place.tenant, place.thread_token, place.type):
+    if (event.tenant, thread_token(event.thread), event.type) != (subject.tenant, subject.thread_token, subject.type):
         raise InvalidEvent(
             f"event {event.id} says tenant {event.tenant!r}, thread {event.thread[:80]!r}, type {event.type!r}, "
             f"but was published on {stored.subject!r}"
         )
     if (thread := present_thread(event.thread, event.user)) != event.thread:
         event = event.model_copy(update={"thread": thread})
-    return Recorded(event, stored.seq, place.partition, stored.stored_at)
+    return Recorded(event, stored.seq, subject.partition, stored.stored_at)
 
 
 class OrderedReader:
@@ -231,7 +231,7 @@ class OrderedReader:
         return (info.num_pending or 0) + len(self._buffer)
 
     def _consumer_config(self) -> ConsumerConfig:
-        one = len(self._filters) == 1
+        single = len(self._filters) == 1
         return ConsumerConfig(
             name=self._name,
             deliver_policy=DeliverPolicy.BY_START_TIME if self._since else DeliverPolicy.BY_START_SEQUENCE,
@@ -239,8 +239,8 @@ class OrderedReader:
             opt_start_time=self._since,
             headers_only=self._headers_only or None,
             ack_policy=AckPolicy.NONE,
-            filter_subject=self._filters[0] if one else None,
-            filter_subjects=None if one else self._filters,
+            filter_subject=self._filters[0] if single else None,
+            filter_subjects=None if single else self._filters,
             inactive_threshold=30.0,
             mem_storage=True,
             num_replicas=1,
@@ -302,9 +302,11 @@ class OrderedReader:
         """Adds the replacements of events before a sequence; None adds all. If the event at the sequence arrived, it
         was not deleted and its replacement is dropped. pending: how many messages follow."""
         while self._replaced and (before is None or self._replaced[0].seq <= before):
-            one, due = self._replaced.pop(0), pending + len(self._replaced)
-            if one.seq != before:
-                self._put(Stored(one.seq, one.subject, one.body, one.stored_ns, due, one.event_id, self._keyring))
+            event, due = self._replaced.pop(0), pending + len(self._replaced)
+            if event.seq != before:
+                self._put(
+                    Stored(event.seq, event.subject, event.body, event.stored_ns, due, event.event_id, self._keyring)
+                )
 
     def _status(self, msg: Msg) -> None:
         """Handles the end of a pull request. Nats-Pending-Messages tells how many messages will not come."""
@@ -393,7 +395,7 @@ async def replacements(nc: Client) -> Replacements:
         raise APIError.from_error(reply["error"])
     through = int(reply["message"]["seq"]) if "message" in reply else 0
     if through > known.through:
-        every = read_to(nc, [type_filter("event_redacted")], 1, as_stored=True)
-        found = [replacement(one.seq, one.subject, one.body, known.signer) async for one in every]
-        known.know(through, [one for one in found if one is not None])
+        events = read_to(nc, [type_filter("event_redacted")], 1, as_stored=True)
+        checked = [replacement(event.seq, event.subject, event.body, known.signer) async for event in events]
+        known.know(through, [redacted for redacted in checked if redacted is not None])
     return known

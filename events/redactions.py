@@ -52,14 +52,16 @@ class Replacements:
     def forget_all(self) -> None:
         self.through, self._by_seq, self._by_thread = 0, {}, {}
 
-    def know(self, through: int, found: Sequence[Replacement]) -> None:
+    def know(self, through: int, replacements: Sequence[Replacement]) -> None:
         """Keeps the last replacement for each sequence; `superseded` becomes the sequences of events with earlier
         replacements."""
-        self._by_seq = {one.seq: one for one in found}
+        self._by_seq = {redacted.seq: redacted for redacted in replacements}
         self._by_thread = {}
-        for one in self._by_seq.values():
-            self._by_thread.setdefault(parse_stored(one.subject).thread_token, []).append(one)
-        self.superseded = frozenset({one.carrier for one in found} - {one.carrier for one in self._by_seq.values()})
+        for redacted in self._by_seq.values():
+            self._by_thread.setdefault(parse_stored(redacted.subject).thread_token, []).append(redacted)
+        self.superseded = frozenset(
+            {redacted.carrier for redacted in replacements} - {redacted.carrier for redacted in self._by_seq.values()}
+        )
         self.through = through
 
     def at(self, seq: int) -> Replacement | None:
@@ -73,9 +75,13 @@ class Replacements:
         fitting, from_ns, until_ns = dict[int, Replacement](), _ns(since) if since else 0, _ns(until)
         for filter_ in filters if self._by_seq else ():
             token = ([*filter_.split("."), "*", "*"])[4]
-            for one in self._by_seq.values() if token in ("*", ">") else self._by_thread.get(token, ()):
-                if one.seq >= start_seq and from_ns <= one.stored_ns <= until_ns and matches(one.subject, filter_):
-                    fitting[one.seq] = one
+            for redacted in self._by_seq.values() if token in ("*", ">") else self._by_thread.get(token, ()):
+                if (
+                    redacted.seq >= start_seq
+                    and from_ns <= redacted.stored_ns <= until_ns
+                    and matches(redacted.subject, filter_)
+                ):
+                    fitting[redacted.seq] = redacted
         return [fitting[seq] for seq in sorted(fitting)]
 
 
@@ -96,11 +102,11 @@ def replacement(seq: int, subject: str, body: bytes, signer: Signer | None) -> R
     except UnsignedEvent as error:
         logger.warning("a replacement is ignored: %s", error)
         return None
-    *place, token, _ = subject.split(".")
-    is_place = thread_token(event.thread) == token and not event.thread.startswith(SIGNED_THREADS)
-    if not is_place or data.seq >= seq or data.event_type not in CONTRACTS.keys() - REMOVALS - {data.type}:
+    *prefix, token, _ = subject.split(".")
+    thread_fits = thread_token(event.thread) == token and not event.thread.startswith(SIGNED_THREADS)
+    if not thread_fits or data.seq >= seq or data.event_type not in CONTRACTS.keys() - REMOVALS - {data.type}:
         return None
-    of = ".".join((*place, token, data.event_type))
+    of = ".".join((*prefix, token, data.event_type))
     return Replacement(data.seq, seq, of, data.envelope.encode(), _ns(data.stored_at), event_id)
 
 

@@ -115,7 +115,7 @@ def _valid_owner(tenant: str, user: str) -> bool:
 def key_ids_in(bodies: Iterable[bytes]) -> set[str]:
     """Returns the ids of the keys that encoded events are sealed with. It searches without parsing, so it may miss
     some."""
-    return {found.decode().lower() for body in bodies for found in _SEALED_KEY.findall(body)}
+    return {key_id.decode().lower() for body in bodies for key_id in _SEALED_KEY.findall(body)}
 
 
 class Sealed(NamedTuple):
@@ -164,22 +164,22 @@ class Sealed(NamedTuple):
 
 def merged(data: Data, words: Data) -> Data:
     """Returns the data with the opened fields added."""
-    found = {**data, **words}
+    combined = {**data, **words}
     for name, value in words.items():
         if isinstance(value, dict) and isinstance(data.get(name), dict):
-            found[name] = {**data[name], **value}
-    return found
+            combined[name] = {**data[name], **value}
+    return combined
 
 
 def with_tombstones(data: Data, contract: type[Frozen]) -> Data:
     """Returns the data with tombstones, which every projector accepts, as the personal fields."""
-    found = dict(data)
+    filled = dict(data)
     for path, value in fields_of(contract).tombstones:
         if len(path) == 1:
-            found[path[0]] = value
-        elif isinstance(found.get(path[0]), dict):
-            found[path[0]] = {**found[path[0]], path[1]: value}
-    return found
+            filled[path[0]] = value
+        elif isinstance(filled.get(path[0]), dict):
+            filled[path[0]] = {**filled[path[0]], path[1]: value}
+    return filled
 
 
 def is_erased(event: Event) -> bool:
@@ -189,10 +189,10 @@ def is_erased(event: Event) -> bool:
 
 
 def _at(data: Frozen, path: tuple[str, ...]) -> Any:
-    found: Any = data
+    value: Any = data
     for name in path:
-        found = None if found is None else getattr(found, name)
-    return found
+        value = None if value is None else getattr(value, name)
+    return value
 
 
 def _bound(event_id: str, tenant: str, user: str, type_: str, thread: str) -> bytes:

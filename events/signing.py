@@ -50,8 +50,8 @@ class Signer:
         """Checks the signature of a stored event, which must have one. Raises UnsignedEvent, KeyUnavailable."""
         if seq <= self._trusted_through:
             return
-        found = _SIGNATURE.search(body)
-        if found is None or not hmac.compare_digest(found[1], self._signature(body[: found.start()])):
+        match = _SIGNATURE.search(body)
+        if match is None or not hmac.compare_digest(match[1], self._signature(body[: match.start()])):
             raise UnsignedEvent(
                 f"the event at sequence {seq} is not signed with the secret of this turnlog (TURNLOG_API_SECRET). Drop "
                 "it if its origin is unknown; if it is yours, from before events were signed or with another secret, "

@@ -147,13 +147,13 @@ async def _created(js: JetStreamContext, config: StreamConfig) -> StreamInfo:
 
 
 def _refuse_drift(info: StreamInfo, wanted: StreamConfig) -> None:
-    found = info.config
+    actual = info.config
     differing = [
-        f"{key} is {getattr(found, key)!r}, not {getattr(wanted, key)!r}"
+        f"{key} is {getattr(actual, key)!r}, not {getattr(wanted, key)!r}"
         for key in _COMPARED
-        if getattr(found, key) != getattr(wanted, key)
+        if getattr(actual, key) != getattr(wanted, key)
     ]
-    is_dest = found.subject_transform.dest if found.subject_transform else None
+    is_dest = actual.subject_transform.dest if actual.subject_transform else None
     if wanted.subject_transform and is_dest != wanted.subject_transform.dest:
         differing.append(f"subject transform is {is_dest!r}, wanted {wanted.subject_transform.dest!r}")
     if differing:

@@ -170,7 +170,7 @@ def thread_filters(tenant: str, thread: str, type_: str | None = None) -> list[s
     """Returns filters for the stored events of a thread and, if the thread has a former id, for the events under that
     id."""
     former = former_thread(thread)
-    return [thread_filter(tenant, one, type_) for one in (thread, former) if one is not None]
+    return [thread_filter(tenant, thread_id, type_) for thread_id in (thread, former) if thread_id is not None]
 
 
 def tenant_filter(tenant: str) -> str:
@@ -260,15 +260,15 @@ def present_thread(thread: str, user: str | None) -> str:
     could also be another user's id."""
     if user is None or len(user) <= MAX_NAME_BYTES // 4 or len(raw := user.encode()) <= MAX_NAME_BYTES:
         return thread
-    found = _OF_USERS.fullmatch(thread)
-    return found[1] + _name_of(user) if found is not None and found[2] == _hash(raw) else thread
+    match = _OF_USERS.fullmatch(thread)
+    return match[1] + _name_of(user) if match is not None and match[2] == _hash(raw) else thread
 
 
 def former_thread(thread: str) -> str | None:
     """Returns the former id under which events of this thread may be stored (see present_thread); None for most
     threads."""
-    found = _OF_USERS.fullmatch(thread)
-    return found[1] + found[2].lstrip("~") if found is not None and len(found[2].encode()) > MAX_NAME_BYTES else None
+    match = _OF_USERS.fullmatch(thread)
+    return match[1] + match[2].lstrip("~") if match is not None and len(match[2].encode()) > MAX_NAME_BYTES else None
 
 
 def is_memory_thread(thread: str, user: str) -> bool:
@@ -316,18 +316,19 @@ def subscriber_services(durable: str) -> list[tuple[str, str]]:
     Events are published on subjects of four tokens; `turnlog.<tenant>.>` would let a tenant named `keys` write users'
     keys.
     """
-    place = subscriber_of(durable)
-    assert place is not None
+    subscriber = subscriber_of(durable)
+    assert subscriber is not None
     api = [f"CONSUMER.{what}.{STREAM}.{durable}" for what in ("INFO", "MSG.NEXT")]
-    same = [f"$JS.ACK.{STREAM}.{durable}.>", f"turnlog.{place[0]}.*.*"]
-    return [(f"$JS.API.{one}", f"$JS.{DOMAIN}.API.{one}") for one in api] + [(one, one) for one in same]
+    same = [f"$JS.ACK.{STREAM}.{durable}.>", f"turnlog.{subscriber[0]}.*.*"]
+    renamed = [(f"$JS.API.{request}", f"$JS.{DOMAIN}.API.{request}") for request in api]
+    return renamed + [(subject, subject) for subject in same]
 
 
 def operator_subjects(durable: str) -> list[str]:
     """Returns the subjects that a subscriber must not publish on, because their events affect the entire tenant."""
-    place = subscriber_of(durable)
-    assert place is not None
-    return [f"turnlog.{place[0]}.*.{type_}" for type_ in OPERATOR_TYPES]
+    subscriber = subscriber_of(durable)
+    assert subscriber is not None
+    return [f"turnlog.{subscriber[0]}.*.{type_}" for type_ in OPERATOR_TYPES]
 
 
 def key_subject(key_id: str) -> str:

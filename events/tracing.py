@@ -108,8 +108,8 @@ def linked(name: str, traceparents: Iterable[str | None]) -> AbstractContextMana
         return contextlib.nullcontext()
     from opentelemetry.trace import Link
 
-    found = dict.fromkeys(one for one in map(valid, traceparents) if one)
-    links = [Link(_context(one)) for one in list(found)[:MAX_LINKS]]
+    parents = dict.fromkeys(parent for parent in map(valid, traceparents) if parent)
+    links = [Link(_context(parent)) for parent in list(parents)[:MAX_LINKS]]
     if not links:
         return contextlib.nullcontext()
     from opentelemetry.context import Context

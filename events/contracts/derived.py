@@ -59,12 +59,12 @@ MOST_SPANS = 24
 MOST_CHUNKS = 64
 
 
-def spans_of(seqs: Iterable[int], place: Mapping[int, int] | None = None) -> tuple[Span, ...]:
-    """Returns the turns with these sequences as spans (first, last), in order. place: the position of each turn in its
-    thread, by sequence; turns at adjacent positions are in one span. Without it, consecutive sequences are in one
+def spans_of(seqs: Iterable[int], positions: Mapping[int, int] | None = None) -> tuple[Span, ...]:
+    """Returns the turns with these sequences as spans (first, last), in order. positions: the position of each turn in
+    its thread, by sequence; turns at adjacent positions are in one span. Without it, consecutive sequences are in one
     span."""
     ordered = sorted(set(seqs))
-    places = ordered if place is None else [place[seq] for seq in ordered]
+    places = ordered if positions is None else [positions[seq] for seq in ordered]
     firsts = [at for at in range(len(ordered)) if not at or places[at] - places[at - 1] != 1]
     return tuple((ordered[at], ordered[end - 1]) for at, end in pairwise((*firsts, len(ordered))))
 
@@ -80,10 +80,10 @@ class TurnSpans(Frozen):
     spans: tuple[Span, ...] = ()
 
     @classmethod
-    def of(cls, seqs: Iterable[int], place: Mapping[int, int] | None = None, most: int = MOST_SPANS) -> "TurnSpans":
-        """Returns the spans of these turns. place: see spans_of."""
+    def of(cls, seqs: Iterable[int], positions: Mapping[int, int] | None = None, most: int = MOST_SPANS) -> "TurnSpans":
+        """Returns the spans of these turns. positions: see spans_of."""
         meant = set(seqs)
-        spans = spans_of(meant, place)
+        spans = spans_of(meant, positions)
         if len(spans) > most:
             spans = ((spans[0][0], spans[-most][1]), *spans[1 - most :])
         return cls(count=len(meant), spans=spans)
