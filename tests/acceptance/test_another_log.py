@@ -148,7 +148,7 @@ async def test_a_log_that_is_replaced_under_a_running_server_is_refused_at_once_
 
 
 @pytest.mark.nightly
-async def test_a_restored_log_that_was_appended_to_is_noticed_and_rows_are_made_again_from_it(
+async def test_a_restored_log_with_new_events_is_noticed_and_rows_are_rebuilt_from_it(
     serve: Serve, nats_url: str, turnlog: Cli, tmp_path: Path
 ) -> None:
     """Events were appended beyond the positions, so that the length of the log no longer shows the difference."""

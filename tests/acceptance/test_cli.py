@@ -78,7 +78,7 @@ def test_a_second_import_of_the_same_file_adds_nothing(cli: Cli, files: Path) ->
     assert [(done.document["turns"], done.document["known"]) for done in again] == [(0, 3), (0, 2), (0, 4), (0, 2)]
 
 
-def test_a_pipe_is_imported_as_its_file_is(cli: Cli, files: Path, tmp_path: Path) -> None:
+def test_a_pipe_is_imported_like_a_file(cli: Cli, files: Path, tmp_path: Path) -> None:
     said = (files / "jsonl.jsonl").read_bytes()
     call = [*COMMAND, "import", "/dev/stdin", "--no-embed", "--json"]
     piped = subprocess.run(call, env=environment(cli.home), input=gzip.compress(said), capture_output=True, timeout=240)
@@ -95,7 +95,7 @@ def test_a_pipe_is_imported_as_its_file_is(cli: Cli, files: Path, tmp_path: Path
     }
 
 
-def test_an_import_says_how_many_turns_have_no_time_and_which_they_got(cli: Cli, files: Path) -> None:
+def test_an_import_reports_turns_without_a_time_and_the_times_they_got(cli: Cli, files: Path) -> None:
     calls = imports(files)
     none, dated, told = cli.together((*calls["jsonl"], "--json"), (*calls["people"], "--json"), calls["openai"])
     assert (none.document["undated"], none.document["undated_from"]) == (2, "2000-01-01T00:00:00Z")
@@ -230,7 +230,7 @@ def test_an_export_typed_at_a_terminal_goes_to_its_file(cli: Cli, tmp_path: Path
     assert "marathon" in str(json.loads(path.read_text()))
 
 
-def test_tail_shows_what_is_there_and_what_comes(cli: Cli, tmp_path: Path) -> None:
+def test_tail_shows_existing_and_new_events(cli: Cli, tmp_path: Path) -> None:
     done = cli("tail", "--from", "1", "--no-follow", "--thread", "conv-1", "--json")
     assert [line["type"] for line in done.lines][:4] == ["thread_opened", *["turn_recorded"] * 3]
     assert done.lines[1]["event"]["data"]["source_id"] == "D1:1"
@@ -380,7 +380,7 @@ def test_every_error_is_one_document_that_says_cause_and_fix(cli: Cli) -> None:
         assert done.err == ""
 
 
-def test_whoever_reads_only_the_beginning_makes_no_error(cli: Cli) -> None:
+def test_a_closed_output_pipe_is_no_error(cli: Cli) -> None:
     reading = cli.begin("tail", "--from", "1")
     assert reading.stdout is not None
     assert reading.stdout.readline()

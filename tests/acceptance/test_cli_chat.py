@@ -31,7 +31,7 @@ SHELL = 'trap : INT; "$@"; echo "ended with $?"; read line; echo "then $line"'
 PATIENCE_S = 180.0
 
 
-def test_an_answer_of_a_process_without_the_language_model_is_told_apart() -> None:
+def test_an_answer_by_a_process_without_the_language_model_is_reported() -> None:
     quoted, whole = (Answered("t", UUID(int=1), UUID(int=2), 2, model, "x") for model in (OFFLINE_MODEL, "gpt-4o"))
     ours = Settings(api_key="any")
     assert "restart `turnlog up`" in (answered_elsewhere(ours, quoted) or "")
@@ -105,7 +105,7 @@ async def test_every_line_of_a_file_or_a_terminal_is_a_message(
     assert [one["content"] for one in exported if one["role"] == "user"] == ["one", "\u4e8c"]
 
 
-async def test_a_chat_labels_its_conversation_once_and_never_over_the_label_of_a_person(turnlog: Cli) -> None:
+async def test_a_chat_labels_its_conversation_once_and_keeps_a_persons_label(turnlog: Cli) -> None:
     await turnlog("chat", "dogs", "--user", "ann", "-m", "Which dog food is best?")
     await turnlog("chat", "named", "--user", "ann", "-m", "下周去北京")
     await turnlog("threads", "rename", "named", "北京")

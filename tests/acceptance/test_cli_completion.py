@@ -31,7 +31,7 @@ async def test_threads_and_users_of_running_servers_are_completed(
     assert await completed(environment, "threads", "--tenant", "acme", "--user", "") == []
 
 
-async def test_nothing_is_started_where_no_server_runs(tmp_path: Path) -> None:
+async def test_completion_starts_no_server(tmp_path: Path) -> None:
     environment = environment_of("", "", tmp_path / "none")
     del environment["NATS_URL"], environment["DATABASE_URL"]
     assert await completed(environment, "messages", "t") == []

@@ -39,7 +39,7 @@ def test_every_command_that_asks_is_tried_here() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-async def test_without_a_yes_and_with_nobody_to_ask_nothing_is_changed(name: str, log: Log, turnlog: Cli) -> None:
+async def test_nothing_is_changed_without_confirmation(name: str, log: Log, turnlog: Cli) -> None:
     """Tests a script, --json, and --json at a terminal, where a question would corrupt the document."""
     words = (*name.split(), *COMMANDS[name])
     head = await log.head()

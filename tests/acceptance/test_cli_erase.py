@@ -10,7 +10,7 @@ from helpers.sample_events import turn
 from turnlog.events.log import Log
 
 
-async def test_a_file_of_strings_that_cannot_be_used_ends_the_erasing_before_it_began(
+async def test_a_malformed_file_of_strings_is_refused_before_anything_is_erased(
     log: Log, turnlog: Cli, tmp_path: Path
 ) -> None:
     await turnlog("remember", "I like tea", "--user", "ann")
@@ -31,7 +31,7 @@ async def test_a_file_of_strings_that_cannot_be_used_ends_the_erasing_before_it_
     assert len((await turnlog("memories", "--user", "ann", "--json")).document) == 1
 
 
-async def test_what_a_search_found_is_shown_masked_and_known_until_its_words_are_searched_for_again(
+async def test_erase_masks_found_words_and_reports_them_until_a_new_search(
     log: Log, turnlog: Cli, tmp_path: Path
 ) -> None:
     await turnlog("remember", "I like tea", "--user", "ann")

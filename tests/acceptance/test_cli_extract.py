@@ -106,7 +106,7 @@ async def test_memories_say_on_stderr_that_turns_wait_for_the_extraction(log: Lo
     ],
     ids=["nothing", "nowhere", "no-rules"],
 )
-async def test_what_cannot_be_done_is_an_error_with_a_cause(
+async def test_impossible_extractions_are_errors_with_a_cause(
     log: Log, environment: dict[str, str], words: tuple[str, ...], told: str
 ) -> None:
     await log.append(user_turn("hello"))

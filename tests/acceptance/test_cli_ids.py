@@ -141,7 +141,7 @@ async def test_an_empty_user_or_tenant_is_refused_by_every_command(
     assert await log.head() == 0
 
 
-async def test_no_conversation_begins_with_an_empty_id_or_on_a_thread_of_turnlogs_own(
+async def test_no_conversation_begins_with_an_empty_id_or_on_an_internal_thread(
     log: Log, turnlog_in_one_process: ManyCommands
 ) -> None:
     for thread in ("", "memories/ann", "shadow/new/memories/ann", "store/users.ann", "jobs/decay", "erasures/1"):
@@ -155,7 +155,7 @@ async def test_no_conversation_begins_with_an_empty_id_or_on_a_thread_of_turnlog
     assert await log.head() == 0
 
 
-async def test_a_line_whose_ids_can_be_nobodys_is_rejected_once(log: Log, turnlog: Cli, tmp_path: Path) -> None:
+async def test_a_line_with_invalid_ids_is_rejected_once(log: Log, turnlog: Cli, tmp_path: Path) -> None:
     ids = [{"thread": "fine"}, {"thread": "memories/ann"}, {"thread": "t", "user": "x" * 600}]
     file = tmp_path / "lines.jsonl"
     file.write_text("".join(json.dumps({**one, "role": "user", "text": "hello"}) + "\n" for one in ids))

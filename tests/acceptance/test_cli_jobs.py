@@ -61,7 +61,7 @@ async def test_jobs_are_listed_with_their_last_run_and_done_now(log: Log, turnlo
     assert (await turnlog("jobs", "run", "decay", "--now", "soon", "--json")).error == "invalid-time"
 
 
-async def test_memories_that_say_the_same_are_made_one_and_two_again(log: Log, db: Connection, turnlog: Cli) -> None:
+async def test_duplicate_memories_are_merged_and_separated_again(log: Log, db: Connection, turnlog: Cli) -> None:
     told = [memory_of(1, content="很喜欢喝绿茶"), memory_of(2, content="她非常爱喝绿茶")]
     await log.append_many([memory_event(one, "ann") for one in told])
     await embed(log, db, *told)
@@ -77,7 +77,7 @@ async def test_memories_that_say_the_same_are_made_one_and_two_again(log: Log, d
     assert (await turnlog("compactions", "--json")).error == "nothing-chosen"
 
 
-async def test_what_a_model_merged_is_shown_with_where_it_came_from_and_taken_back(
+async def test_a_merge_by_a_model_is_shown_with_its_sources_and_undone(
     nats_url: str, database_url: str, turnlog: Cli
 ) -> None:
     with OpenAIServer() as server:
@@ -99,7 +99,7 @@ async def test_what_a_model_merged_is_shown_with_where_it_came_from_and_taken_ba
     assert TEA.content in held and TEA_MERGED not in held
 
 
-async def test_other_rules_are_tried_compared_and_promoted(log: Log, turnlog: Cli, tmp_path: Path) -> None:
+async def test_other_rules_are_run_as_a_trial_compared_and_promoted(log: Log, turnlog: Cli, tmp_path: Path) -> None:
     (tmp_path / "rules.toml").write_text(RULES, "utf-8")
     await log.append_many([user_turn(text, n) for n, text in enumerate(["I take cello lessons.", "我在学钢琴。"])])
     found = await turnlog("rederive", "run", "music", "--rules", str(tmp_path / "rules.toml"))
@@ -114,7 +114,7 @@ async def test_other_rules_are_tried_compared_and_promoted(log: Log, turnlog: Cl
     assert sorted(row["content"] for row in rows) == ["Takes cello lessons", "在学钢琴"]
 
 
-async def test_what_was_tried_is_listed_and_dropped(log: Log, turnlog: Cli) -> None:
+async def test_trial_derivations_are_listed_and_dropped(log: Log, turnlog: Cli) -> None:
     await log.append(user_turn("我住在北京。"))
     [tried] = (await turnlog("rederive", "run", "again", "--json")).document
     assert [row["content"] for row in tried["added"]] == ["住在北京"]

@@ -54,7 +54,7 @@ async def test_keys_from_no_encryption_to_a_changed_kek(environment: dict[str, s
     assert (use["kek_id"], use["users"], use["current"]) == (done["kek"], 1, 1)
 
 
-async def test_up_and_workers_store_nothing_in_clear_unless_that_is_asked_for(environment: dict[str, str]) -> None:
+async def test_up_and_workers_store_plaintext_only_on_request(environment: dict[str, str]) -> None:
     for words in (("up",), ("up", "--detach"), ("worker", "projectors")):
         code, refused = await turnlog(environment, *words)
         assert (code, refused["error"]["code"]) == (1, "invalid-kek")

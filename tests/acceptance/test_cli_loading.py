@@ -57,7 +57,7 @@ def test_mcp_refuses_a_wrong_user_before_its_library_is_loaded(tmp_path: Path) -
     assert said & {"mcp", "fastapi"} == set()
 
 
-async def test_a_command_that_reads_loads_no_projector_while_rows_are_up_to_date(settings: Settings) -> None:
+async def test_a_reading_command_loads_no_projector_while_rows_are_up_to_date(settings: Settings) -> None:
     async with opened(settings) as runtime, projecting(runtime):
         await open_thread(runtime, settings.tenant, "t", "ann")
         await runtime.wait_until_projected()
@@ -66,7 +66,9 @@ async def test_a_command_that_reads_loads_no_projector_while_rows_are_up_to_date
         assert loaded(*words, **servers) & (PROJECTING | OTHERS) == set(), words
 
 
-async def test_a_command_that_reads_projects_what_no_other_process_has(settings: Settings, turnlog: Cli) -> None:
+async def test_a_reading_command_projects_events_that_no_process_has_projected(
+    settings: Settings, turnlog: Cli
+) -> None:
     async with opened(settings) as runtime:
         await open_thread(runtime, settings.tenant, "t", "ann", "Dogs")
     [found] = (await turnlog("threads", "--json")).document

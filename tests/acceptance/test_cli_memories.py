@@ -36,7 +36,7 @@ def gpa(value: str, on: float, **fields: Any) -> Memory:
     return claim(f"GPA is {value}", on, value=value, dedupe_key="gpa", **fields)
 
 
-async def test_memories_are_listed_with_score_validity_and_the_words_that_say_them(log: Log, turnlog: Cli) -> None:
+async def test_memories_are_listed_with_score_validity_and_quote(log: Log, turnlog: Cli) -> None:
     await tell(log, gpa("3.8", 0), claim("我喜欢喝茶", 1, kind="PREFERENCE"), claim("I have two cats", 2))
     text = (await turnlog("memories", "--user", "ann")).out
     assert "我喜欢喝茶" in text
@@ -50,7 +50,7 @@ async def test_memories_are_listed_with_score_validity_and_the_words_that_say_th
     assert only["content"] == "我喜欢喝茶"
 
 
-async def test_words_that_several_memories_have_forget_none_and_list_them(log: Log, turnlog: Cli) -> None:
+async def test_words_of_several_memories_forget_none_and_list_them(log: Log, turnlog: Cli) -> None:
     await tell(log, claim("I like tea", 1, kind="PREFERENCE"), claim("I sell tea", 2))
     refused = await turnlog("forget", "tea", "--user", "ann", "--yes", "--json")
     assert (refused.code, refused.error) == (1, "ambiguous-memory")
@@ -59,7 +59,7 @@ async def test_words_that_several_memories_have_forget_none_and_list_them(log: L
     assert len((await turnlog("memories", "--user", "ann", "--json")).document) == 2
 
 
-async def test_what_held_at_a_time_is_shown_and_with_all_what_became_of_it(log: Log, turnlog: Cli) -> None:
+async def test_memories_valid_at_a_time_are_shown_and_their_later_fate_with_all(log: Log, turnlog: Cli) -> None:
     await tell(log, gpa("3.8", 0), gpa("3.9", 9))
 
     async def contents(*words: str) -> list[str]:
@@ -91,7 +91,7 @@ async def test_a_history_shows_every_version_and_its_source(log: Log, turnlog: C
     assert document["memory"] == str(new.id)
 
 
-async def test_what_is_written_by_hand_is_read_by_the_rules_and_contradicts(log: Log, turnlog: Cli) -> None:
+async def test_the_rules_parse_manual_memories_and_detect_contradictions(log: Log, turnlog: Cli) -> None:
     first = (await turnlog("remember", "--user", "ann", "我的GPA是3.8", "--json")).document
     again = (await turnlog("remember", "--user", "ann", "我的GPA是3.8", "--json")).document
     assert (first["what"], again["what"], again["memory_id"]) == ("recorded", "known", first["memory_id"])
@@ -105,12 +105,12 @@ async def test_what_is_written_by_hand_is_read_by_the_rules_and_contradicts(log:
     assert (await turnlog("remember", "--user", "ann", "x", "--kind", "WISH")).code == 2
 
 
-async def test_words_do_not_steer_the_terminal(log: Log, turnlog: Cli) -> None:
+async def test_memories_cannot_send_control_sequences_to_the_terminal(log: Log, turnlog: Cli) -> None:
     await turnlog("remember", "--user", "ann", "the \x1b[31mred\x07 door\r")
     assert "the \ufffd[31mred door" in (await turnlog("memories", "--user", "ann")).out
 
 
-async def test_an_edit_is_taken_back_by_a_revert(log: Log, turnlog: Cli) -> None:
+async def test_a_revert_undoes_an_edit(log: Log, turnlog: Cli) -> None:
     await tell(log, claim("I have two cats", 0))
     edited = (await turnlog("edit", "cats", "I have three cats", "--user", "ann", "--json")).document
     [row] = (await turnlog("memories", "--user", "ann", "--json")).document
@@ -146,7 +146,7 @@ async def test_a_memory_is_archived_by_hand_with_its_reason(log: Log, turnlog: C
     ).error == "invalid-memory"
 
 
-async def test_what_is_forgotten_leaves_no_words(log: Log, turnlog: Cli) -> None:
+async def test_a_forgotten_memory_leaves_no_words(log: Log, turnlog: Cli) -> None:
     await tell(log, claim("I have two cats", 0), claim("I like tea", 1))
     assert (await turnlog("forget", "cats", "--user", "ann", typed="\x04")).code == 1, "no answer is a no"
     assert (await turnlog("forget", "cats", "--user", "ann", "--yes")).out.splitlines() == [
@@ -179,7 +179,7 @@ async def test_forgetting_an_earlier_version_names_the_newer_one_and_the_command
     assert last.document == {"forgotten": [new], "newer": None}
 
 
-async def test_of_what_is_forgotten_no_entity_tells(log: Log, turnlog: Cli) -> None:
+async def test_entities_do_not_mention_forgotten_memories(log: Log, turnlog: Cli) -> None:
     nuts, tea = claim("My sister Mia is allergic to nuts", 0), claim("我和米娅喜欢喝茶", 1)
     mia = Entity(type="PERSON", name="Mia", description="allergic to nuts", sources=nuts.sources)
     zh = Entity(type="PERSON", name="米娅", description="喜欢喝茶", sources=tea.sources)
@@ -210,14 +210,14 @@ async def test_a_question_is_listed_and_answered(log: Log, turnlog: Cli) -> None
     assert (await turnlog("answer", "old", open_["conflict_id"], "--user", "ann", "--json")).error == "question-settled"
 
 
-async def test_words_of_several_memories_name_none_of_them(log: Log, turnlog: Cli) -> None:
+async def test_forget_refuses_a_beginning_that_several_memories_share(log: Log, turnlog: Cli) -> None:
     await tell(log, claim("I like tea", 0), claim("I like cake", 1))
     found = await turnlog("forget", "I like", "--user", "ann", "--yes")
     assert found.code == 1
     assert "I like tea" in found.err and "I like cake" in found.err and "[ambiguous-memory]" in found.err
 
 
-async def test_no_words_do_not_name_the_only_memory_there_is(log: Log, turnlog: Cli) -> None:
+async def test_empty_words_do_not_select_the_only_memory(log: Log, turnlog: Cli) -> None:
     await tell(log, claim("I like tea", 0))
     for words in ("", "  "):
         assert (await turnlog("forget", words, "--user", "ann", "--yes", "--json")).error == "ambiguous-memory"
@@ -225,11 +225,11 @@ async def test_no_words_do_not_name_the_only_memory_there_is(log: Log, turnlog: 
     assert row["content"] == "I like tea"
 
 
-async def test_nobodys_memories_are_a_mistake_in_the_command_line(turnlog: Cli) -> None:
+async def test_memories_without_a_user_are_a_usage_error(turnlog: Cli) -> None:
     assert (await turnlog("memories")).code == 2
 
 
-async def test_a_person_is_cleared_of_what_is_named_after_a_yes(log: Log, turnlog: Cli) -> None:
+async def test_the_named_data_of_a_person_is_cleared_after_confirmation(log: Log, turnlog: Cli) -> None:
     await turnlog("remember", "I like tea", "--user", "ann")
     await turnlog("entities", "add", "Mia", "--type", "person", "--user", "ann")
     assert (await turnlog("clear", "--user", "ann", "--yes", "--json")).error == "nothing-named"
@@ -248,7 +248,7 @@ async def test_a_person_is_cleared_of_what_is_named_after_a_yes(log: Log, turnlo
     assert (again["memories"], again["entities"], again["conversations"]) == (0, 0, [])
 
 
-async def test_statistics_of_decay_are_shown_and_are_a_document(turnlog: Cli) -> None:
+async def test_statistics_of_decay_are_shown_as_text_and_json(turnlog: Cli) -> None:
     await turnlog("remember", "I like tea", "--user", "ann")
     first, *tiers, last = (await turnlog("memories", "stats")).out.splitlines()
     assert first.startswith("1 memory, 0 archived; importance 0.")

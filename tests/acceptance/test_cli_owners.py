@@ -8,7 +8,7 @@ from helpers.cli import turnlog as turnlog
 from turnlog.events.log import Log
 
 
-async def test_turns_that_an_import_gives_nobody_are_named_and_can_get_an_owner(
+async def test_an_import_reports_turns_without_a_user_and_can_set_an_owner(
     log: Log, turnlog: Cli, tmp_path: Path
 ) -> None:
     file = tmp_path / "talk.jsonl"
@@ -24,7 +24,7 @@ async def test_turns_that_an_import_gives_nobody_are_named_and_can_get_an_owner(
     assert (thread["thread_id"], thread["user_id"], thread["message_count"]) == ("again", "ann", 2)
 
 
-async def test_opening_a_conversation_says_whose_it_is_and_takes_it_from_nobody(log: Log, turnlog: Cli) -> None:
+async def test_opening_a_conversation_names_its_owner_and_does_not_change_it(log: Log, turnlog: Cli) -> None:
     assert "t is open and belongs to nobody" in (await turnlog("threads", "open", "t")).out
     assert "t is open and belongs to ann" in (await turnlog("threads", "open", "t", "--user", "ann")).out
     head = await log.head()

@@ -55,7 +55,7 @@ async def test_recall_of_a_user_shows_memories_with_reasons(log: Log, environmen
     assert ") × importance 0.7" in text
 
 
-async def test_recall_says_where_probably_nothing_answers(log: Log, environment: dict[str, str]) -> None:
+async def test_recall_says_when_probably_nothing_answers(log: Log, environment: dict[str, str]) -> None:
     said = ["I adopted a grey kitten from the shelter", "My guitar needs new strings", "Work was tiring this week"]
     await log.append_many([turn(text, user="ann", minutes=n) for n, text in enumerate(said)])
     where = ("--thread", "t", "--keyword-only")
@@ -72,7 +72,7 @@ async def test_recall_says_where_probably_nothing_answers(log: Log, environment:
     assert summary["confidence"] is None
 
 
-async def test_recall_of_a_topic_has_its_turns_and_an_unknown_topic_names_those_there_are(
+async def test_recall_by_topic_returns_its_turns_and_lists_topics_for_an_unknown_one(
     log: Log, environment: dict[str, str], tmp_path: Path
 ) -> None:
     said = ["我的论文什么时候交？", "My essay is about boats.", "Boats are fine."]
@@ -95,7 +95,7 @@ async def test_recall_of_a_topic_has_its_turns_and_an_unknown_topic_names_those_
 
 
 @pytest.mark.parametrize("question", ["What did I buy yesterday?", "昨天我买了什么？"])
-async def test_yesterday_is_that_of_the_timezone_set(log: Log, environment: dict[str, str], question: str) -> None:
+async def test_yesterday_follows_the_configured_timezone(log: Log, environment: dict[str, str], question: str) -> None:
     zone = "Asia/Shanghai"
     there, utc = yesterdays_of_zone_and_utc(ZoneInfo(zone))
     await log.append_many([recorded("I 买 buy a chair", there), recorded("I 买 buy a lamp", utc)])
@@ -105,7 +105,7 @@ async def test_yesterday_is_that_of_the_timezone_set(log: Log, environment: dict
         assert json.loads(text)["memories"][0]["content"] == f"I 买 buy a {first}"
 
 
-async def test_of_turns_alike_that_of_the_day_that_is_meant_comes_first(log: Log, environment: dict[str, str]) -> None:
+async def test_of_similar_turns_the_one_of_the_named_day_comes_first(log: Log, environment: dict[str, str]) -> None:
     for days in range(4):
         said = turn("We watered the plants.", thread=f"{days}-ago", user="ann")
         await log.append(said.model_copy(update={"time": now() - timedelta(days=days)}))

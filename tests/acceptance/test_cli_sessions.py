@@ -68,7 +68,7 @@ async def test_a_session_is_shown_checkpointed_listed_and_reset(log: Log, enviro
     assert (await document("reset", "t"))["flow_context"]["turn_count"] == 0
 
 
-async def test_a_session_is_begun_on_what_was_said_and_its_history_is_shown(
+async def test_a_session_begins_with_existing_turns_and_its_history_is_shown(
     log: Log, environment: dict[str, str]
 ) -> None:
     await log.append_many([turn(f"message {n}", "user" if n % 2 else "assistant", minutes=n) for n in range(1, 9)])
@@ -107,7 +107,7 @@ async def test_an_unknown_session_is_a_plain_error(words: tuple[str, str], envir
     assert words[1] == "" or "`turnlog session create`" in error["message"]
 
 
-async def test_what_is_another_users_is_told_as_what_is_not_there(log: Log, environment: dict[str, str]) -> None:
+async def test_another_users_conversation_is_reported_like_a_missing_one(log: Log, environment: dict[str, str]) -> None:
     await a_session(log)
     code, text = await turnlog(environment, "session", "create", "t", "--user", "bob", "--json")
     _, nobodys = await turnlog(environment, "session", "show", "x", "--json")

@@ -13,7 +13,7 @@ from helpers.preloaded_cli import run_command
 pytestmark = pytest.mark.slow
 
 
-def test_numbers_that_no_server_takes_are_usage_errors(tmp_path: Path) -> None:
+def test_numbers_that_servers_refuse_are_usage_errors(tmp_path: Path) -> None:
     beyond = str(2**64)
     for call in (
         ("threads", "--limit", beyond),
@@ -33,9 +33,7 @@ def test_an_unknown_option_is_a_usage_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_what_cannot_be_written_is_an_error_on_stderr(
-    nats_url: str, database_url: str, tmp_path: Path, unbuffered: str
-) -> None:
+def test_a_full_disk_is_an_error_on_stderr(nats_url: str, database_url: str, tmp_path: Path, unbuffered: str) -> None:
     with Path("/dev/full").open("wb") as full:
         call, env = (
             [*COMMAND, "threads", "--json"],

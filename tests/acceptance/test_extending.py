@@ -64,7 +64,7 @@ def test_every_recipe_applies_and_is_python(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-async def test_what_the_recipes_add_works(servers: TestServers, nats_url: str, tmp_path: Path) -> None:
+async def test_the_code_that_the_recipes_add_works(servers: TestServers, nats_url: str, tmp_path: Path) -> None:
     copy = await asyncio.to_thread(copy_working_tree, tmp_path / "copy")
     files = await asyncio.to_thread(apply_all, copy)
     tests = [*GUARDS, *(path for path in files if Path(path).name.startswith("test_") and path not in GUARDS)]

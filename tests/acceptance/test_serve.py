@@ -36,7 +36,7 @@ async def open_stream(http: httpx2.AsyncClient, method: str, path: str, **given:
 
 
 @pytest.mark.nightly
-async def test_a_server_with_open_streams_ends_when_it_is_told(
+async def test_a_server_with_open_streams_ends_on_a_signal(
     serve: Serve, nats_url: str, database_url: str, tmp_path: Path
 ) -> None:
     """A hanging answer, a stream of a thread's events and a WebSocket are open; MCP opens no stream."""

@@ -28,7 +28,7 @@ def by_role(page: str, name: str, **labels: str) -> dict[str, float]:
     }
 
 
-async def test_what_an_agent_did_is_seen_at_the_api(
+async def test_the_api_shows_the_work_of_an_agent_in_another_process(
     serve: Serve, nats_url: str, database_url: str, tmp_path: Path
 ) -> None:
     with MemoryServer() as model, ExitStack() as stack:

@@ -70,7 +70,7 @@ async def test_questions_to_both_are_answered_in_order(
 
 
 @pytest.mark.parametrize("ask", [completion, answer])
-async def test_a_killed_server_holds_up_no_question_to_the_other(
+async def test_a_killed_server_does_not_delay_questions_to_the_other(
     api: Api, model: MemoryServer, nats_url: str, database_url: str, tmp_path: Path, ask: Ask
 ) -> None:
     async with two_servers(api, model, nats_url, database_url, tmp_path) as ((victim, first), (_, second)):

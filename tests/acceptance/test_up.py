@@ -94,7 +94,7 @@ def ups_of(home: Path) -> list[int]:
 
 
 @pytest.mark.nightly
-async def test_of_three_at_once_one_is_up_and_down_ends_everything(place: Path) -> None:
+async def test_of_three_concurrent_ups_one_runs_and_down_ends_everything(place: Path) -> None:
     done = await asyncio.gather(*(command(place, "up", "--detach") for _ in range(3)))
     [up] = [document for code, document in done if code == 0]
     assert [document["error"]["code"] for code, document in done if code != 0] == ["already-up", "already-up"]
@@ -104,7 +104,7 @@ async def test_of_three_at_once_one_is_up_and_down_ends_everything(place: Path) 
     assert (ups_of(place), processes_left_in(place)) == ([], [])
 
 
-async def test_an_up_that_is_still_starting_is_seen_and_ended(place: Path) -> None:
+async def test_an_up_that_is_still_starting_is_found_and_ended(place: Path) -> None:
     settings = Settings(home=place)
     async with locked(home_at(place)):  # so that `up` waits before it starts the servers
         up = await asyncio.create_subprocess_exec(
@@ -147,7 +147,7 @@ async def is_answered(servers: Servers, thread: str) -> None:
     await eventually(has_both)
 
 
-async def test_where_the_port_is_taken_up_serves_on_another_and_its_folder_is_closed_to_others(up: Up) -> None:
+async def test_up_uses_another_port_if_its_port_is_taken_and_keeps_its_folder_private(up: Up) -> None:
     assert up.url == f"http://127.0.0.1:{(up.home / 'api-port').read_text()}"
     async with httpx2.AsyncClient(base_url=up.url, timeout=60) as http:
         assert (await http.get("/health/live")).status_code == 200
@@ -184,7 +184,7 @@ async def test_a_printed_link_opens_the_page_and_no_log_has_its_ticket(up: Up) -
     assert "ticket=" not in up.log.read_text("utf-8") and ticket not in up.log.read_text("utf-8")
 
 
-async def test_killed_servers_run_again_and_what_is_said_then_is_projected_and_answered(up: Up) -> None:
+async def test_killed_servers_are_restarted_and_later_turns_are_projected_and_answered(up: Up) -> None:
     servers = await start(up.home)
     for name in ("nats", "postgres"):
         before = pids(up.home)[name]
@@ -201,7 +201,7 @@ async def test_killed_servers_run_again_and_what_is_said_then_is_projected_and_a
         assert re.search(f"{name} ended unexpectedly and is started again.*{name} runs again", lines, re.DOTALL)
 
 
-async def test_deleted_durables_and_a_killed_up_are_told_to_who_asks(up: Up) -> None:
+async def test_deleted_durables_and_a_killed_up_are_reported_by_checks(up: Up) -> None:
     """Readiness is red until the durables exist again, and then a question is answered. After a kill no check says
     ok."""
     servers, seen = await start(up.home), set[str]()

@@ -65,7 +65,7 @@ DELETE /ai-agent/user-data
 """
 
 
-async def test_every_endpoint_is_served_and_those_of_admins_to_nobody_else(serve: Serve) -> None:
+async def test_every_endpoint_is_served_and_admin_endpoints_only_to_admins(serve: Serve) -> None:
     async with serve() as api, api.client() as ann, api.client("root", role="admin") as admin:
         found = (await ann.get("/openapi.json")).json()["paths"]
         named = [line.split() for line in ENDPOINTS.strip().splitlines()]
@@ -157,7 +157,7 @@ async def test_a_conversation_in_the_fields_of_ai_agent(serve: Serve) -> None:
             assert (await ann.get(f"{AGENT}/conversations")).json() == []
 
 
-async def test_memories_entities_and_the_way_out(serve: Serve) -> None:
+async def test_memories_and_entities_are_managed_and_cleared(serve: Serve) -> None:
     async with serve() as api, api.client() as ann, api.client("bob") as bob:
         given = {"type": "FACT", "content": "Ann has a corgi.", "importance": 0.4, "metadata": {"a": 1}}
         memory = (await ann.post(f"{AGENT}/memories", json=given)).json()
@@ -262,7 +262,7 @@ async def test_context_and_answer_of_an_agent_fit_into_the_window_together(serve
             assert problem["message"].startswith("无法完成这个请求") and "a shorter answer" in problem["detail"]
 
 
-async def test_lists_go_on_behind_a_cursor_in_a_header(serve: Serve) -> None:
+async def test_lists_continue_after_a_cursor_in_a_header(serve: Serve) -> None:
     async with serve() as api, api.client() as ann:
         for number in range(3):
             assert (await ann.post(f"{AGENT}/conversations", json={"title": f"talk {number}"})).status_code == 201
@@ -285,7 +285,7 @@ async def test_lists_go_on_behind_a_cursor_in_a_header(serve: Serve) -> None:
             assert (await ann.get(f"{AGENT}/{path}", params={"cursor": "x"})).status_code in (400, 422), path
 
 
-async def test_agents_and_limits_behind_a_parked_event_are_not_changed_and_the_cause_is_named(serve: Serve) -> None:
+async def test_agents_and_limits_after_a_parked_event_cannot_be_changed_and_the_cause_is_named(serve: Serve) -> None:
     async with serve() as api, api.client("root", role="admin") as admin:
         for thread, type_ in ((AGENTS_THREAD, "agent_configured"), (LIMITS_THREAD, "limits_changed")):
             await api.runtime.log.nc.jetstream().publish(publish_subject("default", thread, type_), b"{")

@@ -20,7 +20,7 @@ def text_of(found: list[dict[str, Any]]) -> str:
     return "".join(one["data"]["chunk"] for one in found if one["event"] == "content")
 
 
-async def test_an_answer_streams_and_is_in_the_conversation_then(serve: Serve, model: MemoryServer) -> None:
+async def test_a_streamed_answer_is_then_in_the_conversation(serve: Serve, model: MemoryServer) -> None:
     model.reply("Your corgi is called Sesame.")
     async with serve("agent", api_base_url=model.url, model="m") as api, api.client() as ann:
         async with ann.stream("POST", f"{ASK}/stream", json={"message": "What is my dog called?"}) as response:
@@ -32,7 +32,7 @@ async def test_an_answer_streams_and_is_in_the_conversation_then(serve: Serve, m
         assert [one["role"] for one in turns] == ["user", "assistant"]
 
 
-async def test_a_client_that_comes_back_gets_the_rest(serve: Serve, model: MemoryServer) -> None:
+async def test_a_returning_client_gets_the_rest_of_the_answer(serve: Serve, model: MemoryServer) -> None:
     """Tests the process that streamed the answer, and another process, which knows only the recorded answer."""
     goes_on = threading.Event()
     model.reply("one two three four five", until=goes_on, after=2)
@@ -55,7 +55,9 @@ async def test_a_client_that_comes_back_gets_the_rest(serve: Serve, model: Memor
 
 
 @pytest.mark.parametrize("team", [None, "advising"])
-async def test_a_cancelled_answer_ends_with_what_was_said(serve: Serve, model: MemoryServer, team: str | None) -> None:
+async def test_a_cancelled_answer_ends_with_the_text_so_far(
+    serve: Serve, model: MemoryServer, team: str | None
+) -> None:
     goes_on = threading.Event()
     model.reply("I look.", tool_calls=[("recall_memory", {"query": "numbers"})])
     model.reply("one two three four five", until=goes_on, after=2)

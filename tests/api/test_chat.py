@@ -126,9 +126,7 @@ async def test_a_socket_opens_for_its_owner_alone(serve: Serve) -> None:
             assert caught.value.response.status_code == status, (query, given)
 
 
-async def test_a_user_has_a_few_streams_and_sockets_open_and_others_their_own(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_open_streams_and_sockets_are_limited_per_user(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "MOST_STREAMS", 2)
     async with serve() as api, api.client() as ann:
         await ann.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": "mine"}]})
@@ -198,7 +196,7 @@ async def test_a_stream_of_many_events_looks_its_key_up_only_now_and_then(
     assert looked == []
 
 
-async def test_who_comes_back_gets_what_was_missed_and_no_answer_twice(serve: Serve, model: NamingServer) -> None:
+async def test_a_reconnected_client_gets_missed_events_and_no_answer_twice(serve: Serve, model: NamingServer) -> None:
     async with (
         serve("agent", api_base_url=model.url, model="m") as api,
         api.client("root", role="admin") as admin,

@@ -46,7 +46,7 @@ async def test_python_chooses_an_agent_of_a_server(serve: Serve, model: MemorySe
         assert [run["agent"] for run in (await ann.get("/api/runs")).json()["items"]] == ["essay"]
 
 
-async def test_every_face_shows_what_to_ask_next(serve: Serve, model: MemoryServer) -> None:
+async def test_every_interface_shows_suggested_questions(serve: Serve, model: MemoryServer) -> None:
     model.said["answer"] = "Hello."
     suggested = ["帮我推荐适合我的学校"]
     async with serve("agent", api_base_url=model.url, model="m", team="advising") as api, api.client() as ann:
@@ -112,7 +112,7 @@ async def test_the_ai_agent_stream_has_phases_and_plan_and_its_end_has_both_and_
         assert greeted["plan"] == {"content": "Hello.", "steps": []} and greeted["timing"]["execute"] == 0
 
 
-async def test_an_answer_asked_for_again_in_another_process_has_all_of_its_run(
+async def test_an_answer_requested_again_from_another_process_has_its_whole_run(
     serve: Serve, model: MemoryServer
 ) -> None:
     model.reply("The timeline agent knows.", tool_calls=[HANDED])

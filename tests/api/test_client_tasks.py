@@ -48,7 +48,7 @@ def said(text: str, role: str = "user") -> dict[str, Any]:
     return {"role": role, "content": text}
 
 
-async def test_tasks_of_a_client_are_answered_and_leave_nothing(serve: Serve, model: MemoryServer) -> None:
+async def test_tasks_of_a_client_are_answered_and_not_stored(serve: Serve, model: MemoryServer) -> None:
     chat = {"X-OpenWebUI-Chat-Id": "chat"}
     tasks: list[tuple[list[dict[str, Any]], dict[str, str]]] = [
         ([said(TITLE)], chat),
@@ -77,7 +77,7 @@ async def test_tasks_of_a_client_are_answered_and_leave_nothing(serve: Serve, mo
         assert "Genoa" not in (await ann.get("/api/memories")).text
 
 
-async def test_a_prompt_for_a_summary_in_a_resent_history_is_not_the_persons(serve: Serve, model: MemoryServer) -> None:
+async def test_a_summary_prompt_in_a_resent_history_is_not_the_persons_text(serve: Serve, model: MemoryServer) -> None:
     async with serve("reactors", api_base_url=model.url, model="m") as api, api.client() as ann:
         for prompt in (one for one in task_prompts() if one.of == "last"):
             text = "\n".join((prompt.begins, *prompt.has, "I live in Genoa."))

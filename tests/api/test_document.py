@@ -82,7 +82,7 @@ async def test_every_operation_answers_as_documented(serve: Serve, count: int) -
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1800)
-async def test_no_wrong_input_is_an_error_of_the_server(serve: Serve) -> None:
+async def test_wrong_input_never_causes_a_server_error(serve: Serve) -> None:
     """The form of the response is not checked, because some requests are refused before any route handles them."""
     async with serve("agent") as api:
         for one in (await schema_of(api)).exclude(path_regex=WITHOUT_INPUT).get_all_operations():
@@ -92,7 +92,7 @@ async def test_no_wrong_input_is_an_error_of_the_server(serve: Serve) -> None:
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("paths", "count"), [("^/api/threads", 2), pytest.param("", 200, marks=pytest.mark.nightly)])
-async def test_what_was_answered_can_be_used_in_the_next_request(serve: Serve, paths: str, count: int) -> None:
+async def test_values_of_responses_can_be_used_in_the_next_request(serve: Serve, paths: str, count: int) -> None:
     """Tests chains of requests that use ids and sequences of earlier responses as the document's links and names
     say."""
     async with serve("agent") as api:
@@ -140,7 +140,7 @@ async def test_streamed_answers_are_documented_as_events(serve: Serve, path: str
         assert ("application/json" in content) == (path == "/ai-agent/chat")
 
 
-async def test_what_a_post_made_is_linked_to_the_operations_on_it(serve: Serve) -> None:
+async def test_a_created_resource_is_linked_to_its_operations(serve: Serve) -> None:
     async with serve() as api:
         paths = (await document_of(api))["paths"]
         links = paths["/api/threads"]["post"]["responses"]["201"]["links"]
@@ -151,7 +151,7 @@ async def test_what_a_post_made_is_linked_to_the_operations_on_it(serve: Serve) 
         assert rest and all(link["parameters"] == same_answer for link in rest.values())
 
 
-async def test_the_name_of_a_model_has_no_line_end(serve: Serve) -> None:
+async def test_a_model_name_in_a_path_has_no_line_break(serve: Serve) -> None:
     async with serve() as api:
         name = (await document_of(api))["paths"]["/v1/models/{model}"]["get"]["parameters"][0]
         assert name["schema"]["pattern"] == r"^[^\n]+$"

@@ -10,7 +10,7 @@ async def shown(client: httpx2.AsyncClient, seq: int) -> dict[str, list[dict[str
     return response.json()  # type: ignore[no-any-return]
 
 
-async def test_an_event_has_causes_effects_and_rows_of_its_person_alone(api: Api) -> None:
+async def test_an_event_shows_only_causes_effects_and_rows_of_its_person(api: Api) -> None:
     async with api.client() as ann, api.client("bob") as bob:
         await ann.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": "Before."}]})
         answer = (await ann.post("/api/threads/t/answers", json={"message": "My birthday is 3 May."})).json()

@@ -35,7 +35,7 @@ async def status_of_socket(api: Api, topic: str, token: str) -> int:
         return refused.response.status_code
 
 
-async def test_mcp_and_the_socket_open_to_no_forged_token(serve: Serve) -> None:
+async def test_mcp_and_the_socket_refuse_forged_tokens(serve: Serve) -> None:
     async with serve() as api, httpx2.AsyncClient(timeout=60) as client:
         for what, header in (forged(api) | {"none": ""}).items():
             for method in ("POST", "DELETE"):
@@ -45,7 +45,7 @@ async def test_mcp_and_the_socket_open_to_no_forged_token(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("scope", SCOPES)
-async def test_a_token_with_one_scope_opens_its_tools_alone(serve: Serve, scope: str) -> None:
+async def test_a_token_with_one_scope_may_use_only_its_tools(serve: Serve, scope: str) -> None:
     async with serve() as api, mcp_of(api, role="admin", scopes=[scope]) as client:
         for tool, (needed, arguments) in TOOLS.items():
             given = arguments | ({"memory_id": "00000000-0000-4000-8000-000000000000"} if tool == "forget" else {})

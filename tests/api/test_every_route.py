@@ -119,7 +119,7 @@ async def test_problems_are_documented_with_their_media_type(serve: Serve) -> No
                     assert is_problem == (kind == "application/problem+json"), f"{method} {path} {status} {kind}"
 
 
-async def test_a_method_that_a_path_has_not_is_refused_with_all_that_it_has(serve: Serve) -> None:
+async def test_an_unsupported_method_is_refused_with_a_list_of_supported_ones(serve: Serve) -> None:
     async with serve() as api, api.client() as ann:
         for number, (path, one) in enumerate((await document(api))["paths"].items()):
             has = {method.upper() for method in METHODS & one.keys()}
@@ -133,7 +133,7 @@ async def test_a_method_that_a_path_has_not_is_refused_with_all_that_it_has(serv
                     assert "{" in path or path in LIKE_IDS, f"{method} {path}: {answer.status_code}"
 
 
-async def test_a_request_for_no_route_or_without_its_media_type_is_told_what_to_send(serve: Serve) -> None:
+async def test_wrong_paths_methods_and_media_types_are_refused_with_a_hint(serve: Serve) -> None:
     async with serve() as api, api.client() as ann:
         told = {
             "POST": await ann.get("/api/recall"),
@@ -222,7 +222,7 @@ async def test_no_route_opens_without_a_valid_token(serve: Serve) -> None:
                     assert answer.headers["www-authenticate"] == "Bearer"
 
 
-async def test_every_route_opens_to_one_scope_alone_or_to_all(serve: Serve) -> None:
+async def test_every_route_needs_exactly_one_scope_or_accepts_any(serve: Serve) -> None:
     """Each scope belongs to a different administrator, so that a route that erases one does not affect the others."""
     async with serve() as api:
         opened: dict[tuple[str, str], set[str]] = {}

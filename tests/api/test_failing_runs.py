@@ -75,7 +75,7 @@ class HangingServer(MemoryServer):
 
 
 @pytest.mark.usefixtures("no_second_try")
-async def test_a_run_that_fails_says_why_and_keeps_what_was_done(serve: Serve, model: MemoryServer) -> None:
+async def test_a_failed_run_gives_the_reason_and_keeps_completed_steps(serve: Serve, model: MemoryServer) -> None:
     names = [name for name in FAILURES if name != "hang"]
     async with serve("agent", **settings(model)) as api, api.client(role="admin") as ann:
         for name in names:
@@ -86,7 +86,7 @@ async def test_a_run_that_fails_says_why_and_keeps_what_was_done(serve: Serve, m
         assert await writes(api) == 2 * len(names), "each effect once"
 
 
-async def test_a_model_that_hangs_in_the_middle_of_a_run_is_given_up_in_time(serve: Serve) -> None:
+async def test_a_model_that_hangs_during_a_run_is_abandoned_in_time(serve: Serve) -> None:
     with HangingServer() as model:
         async with serve("agent", **settings(model, model_timeout_s=6.0)) as api, api.client(role="admin") as ann:
             await asyncio.gather(*(check(api, ann, "hang", place) for place in BEFORE))
@@ -123,7 +123,7 @@ async def check(api: Api, ann: httpx2.AsyncClient, name: str, place: str) -> Non
     assert len(spent) == len(before) and all(spent), "what was spent counts"
 
 
-async def test_every_face_says_why_a_run_has_failed_in_both_languages(serve: Serve, model: MemoryServer) -> None:
+async def test_every_interface_says_why_a_run_has_failed_in_both_languages(serve: Serve, model: MemoryServer) -> None:
     zh = {"Accept-Language": "zh-CN,zh;q=0.9"}
     async with serve("agent", **settings(model)) as api, api.client(role="admin") as ann:
 

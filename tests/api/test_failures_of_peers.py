@@ -31,7 +31,7 @@ async def bodies(api: Api, client: httpx2.AsyncClient, known: dict[str, str]) ->
     return said
 
 
-async def test_a_forgotten_memory_comes_back_by_no_route(serve: Serve) -> None:
+async def test_no_route_returns_a_forgotten_memory(serve: Serve) -> None:
     async with serve("reactors") as api, api.client(role="admin") as ann:
         made = await ann.post("/api/memories", json={"content": f"The treasure of Ann is in {SECRET}."})
         known = {"{thread}": "t", "{memory}": made.json()["memory_id"]}
@@ -42,7 +42,7 @@ async def test_a_forgotten_memory_comes_back_by_no_route(serve: Serve) -> None:
         assert {path for path, text in (await bodies(api, ann, known)).items() if SECRET in text} == set()
 
 
-async def test_a_deleted_conversation_comes_back_by_no_route(serve: Serve) -> None:
+async def test_no_route_returns_a_deleted_conversation(serve: Serve) -> None:
     async with serve() as api, api.client(role="admin") as ann:
         turns = [{"role": "user", "content": f"The treasure is in {SECRET}."}]
         await ann.post("/api/threads/t/turns", json={"turns": turns})
@@ -53,7 +53,7 @@ async def test_a_deleted_conversation_comes_back_by_no_route(serve: Serve) -> No
         assert {path for path, text in (await bodies(api, ann, known)).items() if SECRET in text} == set()
 
 
-async def test_what_was_accepted_is_recalled_at_once(serve: Serve) -> None:
+async def test_accepted_turns_are_recalled_at_once(serve: Serve) -> None:
     async with serve() as api, api.client() as ann:
         for number in range(10):
             turns = [{"role": "user", "content": f"The number of door {number} is {number * 7_919}."}]

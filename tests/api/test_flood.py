@@ -36,7 +36,7 @@ def question(thread: str) -> dict[str, Any]:
     return {"url": "/v1/chat/completions", "json": body, "headers": {"X-Turnlog-Thread": thread}}
 
 
-async def test_a_flood_gets_its_users_limit_and_another_user_goes_on(serve: Serve, model: OpenAIServer) -> None:
+async def test_a_flood_is_limited_and_another_user_is_not_affected(serve: Serve, model: OpenAIServer) -> None:
     async with serve(api_base_url=model.url, model="m") as api, api.client() as ann, api.client("bob") as bob:
         turns = [NewTurn("user", f"message {n}") for n in range(TURNS)]
         for at in range(0, TURNS, 500):
@@ -64,7 +64,9 @@ async def test_a_flood_gets_its_users_limit_and_another_user_goes_on(serve: Serv
 
 
 @pytest.mark.usefixtures("impatient_throttle")
-async def test_what_cannot_be_counted_in_time_is_refused_at_every_door(serve: Serve, model: OpenAIServer) -> None:
+async def test_requests_that_cannot_be_counted_in_time_are_refused_on_every_interface(
+    serve: Serve, model: OpenAIServer
+) -> None:
     before = REGISTRY.get_sample_value("turnlog_throttle_uncounted_refusals_total") or 0
     async with (
         serve("agent", api_base_url=model.url, model="m") as api,
@@ -92,7 +94,7 @@ async def test_what_cannot_be_counted_in_time_is_refused_at_every_door(serve: Se
         assert REGISTRY.get_sample_value("turnlog_throttle_local") == 0
 
 
-async def test_more_requests_than_one_credential_may_have_under_way_are_refused_at_once(
+async def test_requests_over_the_concurrency_limit_of_a_credential_are_refused_at_once(
     serve: Serve, model: OpenAIServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(request_limits, "MOST_REQUESTS", 1)

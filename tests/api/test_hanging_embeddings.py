@@ -23,7 +23,7 @@ async def degraded(client: httpx2.AsyncClient, query: str) -> str | None:
     return why
 
 
-async def test_answers_and_recall_go_on_and_vectors_follow_when_it_answers(
+async def test_answers_and_recall_work_and_vectors_follow_when_the_server_answers(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory_search, "ANSWER_PATIENCE_S", 1.0)
@@ -47,7 +47,7 @@ async def test_answers_and_recall_go_on_and_vectors_follow_when_it_answers(
             await eventually(lambda: is_whole(ann))
 
 
-async def test_every_door_tells_the_breaker_whose_texts_fail(serve: Serve) -> None:
+async def test_every_interface_tells_the_breaker_whose_texts_fail(serve: Serve) -> None:
     with MemoryServer() as model:
         given = {"api_base_url": model.url, "model": "m", "embedding_base_url": model.url, "embedding_model": "e"}
         async with serve("reactors", **given) as api, api.client() as ann, api.client("bob") as bob:

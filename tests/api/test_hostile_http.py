@@ -152,7 +152,7 @@ async def test_slow_senders_are_cut_off(serve: Serve, monkeypatch: pytest.Monkey
         await check_that_it_goes_on(api)
 
 
-async def test_trailers_are_no_headers(serve: Serve) -> None:
+async def test_trailers_are_not_headers(serve: Serve) -> None:
     """A proxy that checks the headers does not see trailers."""
     async with serve() as api:
         body = chunked([b'{"turns": [{"role": "user", "content": "x"}]}'])[:-2]

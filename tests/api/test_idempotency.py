@@ -206,7 +206,7 @@ async def conflict(client: httpx2.AsyncClient) -> UUID:
     return UUID((await client.get("/api/conflicts")).json()["items"][0]["conflict_id"])
 
 
-async def test_six_writes_at_once_are_one_event_each(serve: Serve) -> None:
+async def test_six_concurrent_repeats_of_a_write_store_one_event(serve: Serve) -> None:
     """Uses writes whose repetition the log itself cannot detect."""
     async with serve() as api, api.client() as ann:
         head = await api.runtime.log.head()
@@ -218,7 +218,7 @@ async def test_six_writes_at_once_are_one_event_each(serve: Serve) -> None:
         assert await api.runtime.log.head() == head + 2
 
 
-async def test_keys_are_of_one_user_and_tenant(serve: Serve) -> None:
+async def test_a_key_is_valid_only_for_its_user_and_tenant(serve: Serve) -> None:
     async with serve() as api, api.client() as ann, api.client("bob") as bob, api.client(tenant="acme") as other:
         for client, content in ((ann, "Ann likes tea."), (bob, "Bob likes tea."), (other, "Ann likes coffee.")):
             made = await client.post("/api/memories", json={"content": content}, headers=KEY)
@@ -234,7 +234,7 @@ async def test_a_write_that_failed_may_be_sent_again_with_its_key(serve: Serve) 
         assert (await ann.put(path, json={"window": 4_096}, headers=KEY)).status_code == 200
 
 
-async def test_a_key_of_a_token_with_other_rights_opens_nothing(serve: Serve) -> None:
+async def test_a_key_does_not_return_the_response_to_a_token_with_other_rights(serve: Serve) -> None:
     async with serve() as api, api.client() as ann, api.client(scopes=["read"]) as reader:
         body = {"content": "Ann likes tea."}
         assert (await ann.post("/api/memories", json=body, headers=KEY)).status_code == 201
@@ -242,7 +242,7 @@ async def test_a_key_of_a_token_with_other_rights_opens_nothing(serve: Serve) ->
 
 
 @pytest.mark.nightly
-async def test_a_key_with_another_header_that_says_what_to_do_is_refused(serve: Serve) -> None:
+async def test_a_key_is_refused_if_a_relevant_header_differs(serve: Serve) -> None:
     async with serve() as api, api.client() as ann:
         body = {"messages": [{"role": "user", "content": "hello"}], "model": "m"}
         for thread, status in (("t", 200), ("other", 400)):
@@ -324,7 +324,7 @@ async def test_a_stream_that_ended_with_an_error_may_be_sent_again_with_its_key(
         assert "idempotent-replayed" not in again.headers
 
 
-async def test_kept_answers_are_encrypted_and_go_after_two_days_and_with_an_erasure(serve: Serve) -> None:
+async def test_stored_responses_are_encrypted_and_deleted_after_two_days_or_by_an_erasure(serve: Serve) -> None:
     async with serve() as api, api.client() as ann, api.client("bob") as bob:
         for client in (ann, bob):
             await client.patch("/api/preferences", json={"set": {"language": "zanzibar"}}, headers=KEY)
@@ -346,7 +346,7 @@ async def test_kept_answers_are_encrypted_and_go_after_two_days_and_with_an_eras
                 assert len(await (await conn.execute(rows)).fetchall()) == left
 
 
-async def test_the_log_itself_stores_a_write_once_whose_answer_was_lost(serve: Serve) -> None:
+async def test_the_log_stores_a_write_once_if_its_response_was_lost(serve: Serve) -> None:
     """This happens when the process dies between the append and the response."""
     async with serve() as api, api.client(role="admin") as ann:
         requests = {

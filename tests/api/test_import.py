@@ -46,7 +46,7 @@ async def said(client: httpx2.AsyncClient, thread: str) -> list[str]:
     return [turn["content"] for turn in page.json()["items"]]
 
 
-async def test_a_user_brings_conversations_once_and_the_job_tells_what_became_of_them(serve: Serve) -> None:
+async def test_a_user_imports_conversations_once_and_the_job_reports_the_result(serve: Serve) -> None:
     async with serve() as api, api.client() as ann, api.client(scopes=["read"]) as reader:
         assert (await reader.post("/api/import", content=jsonl(*TALK))).status_code == 403
         dry = await imported(ann, jsonl(*TALK), dry_run=True)
@@ -64,7 +64,7 @@ async def test_a_user_brings_conversations_once_and_the_job_tells_what_became_of
         assert (await ann.get("/api/threads/c-1")).json()["label"] == "Essay plan"
 
 
-async def test_a_form_brings_a_file_with_its_name(serve: Serve) -> None:
+async def test_a_form_imports_a_file_with_its_name(serve: Serve) -> None:
     async with serve() as api, api.client() as ann:
         file = json.dumps({"role": "user", "content": "I keep bees."}).encode()
         for name, params, thread in (
@@ -104,7 +104,7 @@ LIBRECHAT = {
 }
 
 
-async def test_exports_of_other_chat_programs_are_brought_once(serve: Serve) -> None:
+async def test_exports_of_other_chat_programs_are_imported_once(serve: Serve) -> None:
     exports: list[tuple[Any, str, str | None, list[str], list[str]]] = [
         (CLAUDE, "claude-1", "去杭州", ["吃什么？"], []),
         (
@@ -140,7 +140,7 @@ async def test_a_name_that_another_user_has_becomes_a_conversation_of_the_import
         assert await said(ann, "race") == await said(bob, "race") == [line["text"] for line in TALK]
 
 
-async def test_an_import_of_which_nothing_can_be_stored_fails_with_its_reasons(serve: Serve) -> None:
+async def test_an_import_without_a_storable_turn_fails_with_its_reasons(serve: Serve) -> None:
     async with serve() as api, api.client() as ann:
         await imported(ann, jsonl(*TALK))
         await ann.delete("/api/threads/trip")
@@ -149,7 +149,7 @@ async def test_an_import_of_which_nothing_can_be_stored_fails_with_its_reasons(s
         assert "everything in it was rejected" in job["error"]["detail"] and "was deleted" in job["error"]["detail"]
 
 
-async def test_bad_files_are_refused_in_words_and_leave_nothing(
+async def test_malformed_files_are_refused_with_a_message_and_leave_nothing(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -170,7 +170,7 @@ async def test_bad_files_are_refused_in_words_and_leave_nothing(
         assert not list(tmp_path.glob("turnlog-*"))
 
 
-async def test_the_python_client_imports_by_the_server_and_beside_it(serve: Serve, tmp_path: Path) -> None:
+async def test_the_python_client_imports_through_the_server_and_directly(serve: Serve, tmp_path: Path) -> None:
     file = tmp_path / "talk.jsonl"
     file.write_bytes(jsonl(*TALK, {"text": 1}))
     api: Api

@@ -22,7 +22,7 @@ async def contents(api: Api, thread: str) -> list[Any]:
         return [one["content"] for one in (await ann.get(f"/api/threads/{thread}/turns")).json()["items"]]
 
 
-async def test_texts_of_every_way_in_are_stored_the_same(serve: Serve) -> None:
+async def test_texts_from_every_interface_are_stored_the_same(serve: Serve) -> None:
     async with serve("agent") as api, api.client() as ann:
         ann.headers["Content-Type"] = "application/json"
         said = [{"role": "user", "content": BAD}, {"role": "user", "content": [{"type": "text", "text": BAD}]}]

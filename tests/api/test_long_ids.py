@@ -57,7 +57,7 @@ async def remember(client: httpx2.AsyncClient, text: str) -> str:
     return str(made.json()["memory_id"])
 
 
-async def test_a_user_called_as_the_hash_of_a_long_id_reaches_nothing_of_it(serve: Serve) -> None:
+async def test_a_user_named_like_the_hash_of_a_long_id_sees_none_of_its_data(serve: Serve) -> None:
     async with serve() as api, api.client(LONG) as anna, api.client(HASH) as other:
         tea, coffee = await remember(anna, TEA), await remember(other, COFFEE)
         assert (await seen(anna), await seen(other)) == ([TEA], [COFFEE])
@@ -95,7 +95,7 @@ async def nothing(_: Api) -> None:
 
 
 @pytest.mark.parametrize("make_again", [nothing, all_again, each_thread_again])
-async def test_what_a_long_id_has_from_before_is_its_own(
+async def test_old_data_of_a_long_id_belongs_to_its_user(
     serve: Serve, make_again: Callable[[Api], Awaitable[None]]
 ) -> None:
     async with serve() as api, api.client(LONG) as anna, api.client(HASH) as other:
@@ -117,7 +117,7 @@ async def test_what_a_long_id_has_from_before_is_its_own(
         pytest.param(HASH, False, id="hash-plain", marks=pytest.mark.nightly),
     ],
 )
-async def test_an_erasure_reaches_all_of_one_from_before_and_nothing_of_the_other(
+async def test_an_erasure_removes_all_old_data_of_one_user_and_none_of_the_other(
     serve: Serve, who: str, sealed: bool
 ) -> None:
     async with serve(plaintext=not sealed) as api, api.client(LONG) as anna, api.client(HASH) as other:
@@ -132,7 +132,7 @@ async def test_an_erasure_reaches_all_of_one_from_before_and_nothing_of_the_othe
         assert left == {COFFEE if who == LONG else TEA}
 
 
-async def test_rows_from_before_get_the_present_thread(serve: Serve, database_url: str, db: Connection) -> None:
+async def test_old_rows_get_the_current_thread(serve: Serve, database_url: str, db: Connection) -> None:
     async with serve() as api, api.client(LONG) as anna, api.client(HASH) as other:
         await old_data(api, other)
         moved = await db.execute("UPDATE memories SET thread_id = %s WHERE user_id = %s", (memory_thread(HASH), LONG))

@@ -26,7 +26,7 @@ TOOLS = {"remember", "recall", "context", "threads", "memories", "forget"}
 TIMES = ("2024-11-19T15:30:00Z", "2024-11-19T16:30:00Z", "2024-11-19T23:30:00Z", "2024-11-20T05:30:00Z")
 
 
-async def test_what_is_remembered_is_recalled_and_forgotten_for_its_user_alone(serve: Serve) -> None:
+async def test_a_memory_is_recalled_and_forgotten_only_for_its_user(serve: Serve) -> None:
     async with serve() as api, mcp_of(api) as ann, mcp_of(api, "bob") as bob, api.client() as http:
         listed = (await ann.list_tools()).tools
         assert ann.server_info.version == version("turnlog")
@@ -81,7 +81,7 @@ async def test_scopes_tokens_and_arguments_are_checked(serve: Serve) -> None:
             assert (refused.status_code, refused.json()["code"]) == (401, "unauthenticated")
 
 
-async def test_arguments_are_forgiven_and_refusals_are_words_for_a_model(serve: Serve) -> None:
+async def test_empty_arguments_are_accepted_and_refusals_are_written_for_a_model(serve: Serve) -> None:
     async with serve() as api, mcp_of(api, path="/mcp/") as ann, api.client() as http:
         await http.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": "My corgi is Sesame."}]})
         for empty in ("", " ", None):

@@ -109,7 +109,7 @@ async def test_a_client_signs_in_and_is_shut_out_when_its_key_is_revoked(serve: 
             assert await status(http, token) == 401
 
 
-async def test_of_two_refreshes_at_once_one_succeeds_and_a_later_replay_ends_the_sign_in(serve: Serve) -> None:
+async def test_of_two_concurrent_refreshes_one_succeeds_and_a_later_replay_ends_the_sign_in(serve: Serve) -> None:
     async with serve() as api, httpx2.AsyncClient(base_url=api.url, timeout=60) as http:
         flow = Flow(api, http, await registered(http))
         first = (await flow.exchange(await flow.code())).json()
@@ -229,7 +229,7 @@ async def test_the_consent_page_shows_only_what_is_asked_and_refuses_forged_requ
         assert chinese.status_code == 400 and "无法继续登录" in chinese.text
 
 
-async def test_addresses_are_compared_as_registered_but_for_ports_of_this_machine(serve: Serve) -> None:
+async def test_redirect_addresses_match_exactly_except_for_local_ports(serve: Serve) -> None:
     async with serve() as api, httpx2.AsyncClient(base_url=api.url, timeout=60) as http:
         web, app = "https://claude.ai/api/mcp/auth_callback", "cursor://anysphere.cursor-mcp/oauth/callback"
         client = await registered(http, BACK, web, app)
@@ -262,7 +262,7 @@ async def test_addresses_are_compared_as_registered_but_for_ports_of_this_machin
 
 
 @pytest.mark.parametrize("issuer", [None, "https://id.example"])
-async def test_a_refusal_leads_to_the_server_that_signs_in(issuer: str | None, serve: Serve) -> None:
+async def test_a_refusal_names_the_authorization_server(issuer: str | None, serve: Serve) -> None:
     public = "https://memory.example"
     outside = {"jwt_issuer": issuer, "jwt_audience": "turnlog", "jwt_jwks_url": "https://id.example/keys"}
     async with (

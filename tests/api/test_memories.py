@@ -46,7 +46,7 @@ async def test_a_memory_from_remembering_to_forgetting(serve: Serve) -> None:
         assert (await ann.delete(f"/api/memories/{old}")).json() == {"forgotten": [old], "newer": new}
 
 
-async def test_words_that_several_memories_have_forget_none_and_list_them(serve: Serve) -> None:
+async def test_words_of_several_memories_forget_none_and_list_them(serve: Serve) -> None:
     async with serve() as api, api.client() as ann, turnlog.connect(api.url, key=api.token()) as memory:
         for content in ("Ann likes tea.", "Ann drinks tea at five."):
             await ann.post("/api/memories", json={"content": content})

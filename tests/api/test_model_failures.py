@@ -54,7 +54,7 @@ def said(error: type[ModelError], locale: Any) -> str:
     ("timeout_s", "hangs"),
     [pytest.param(0.9, True, id="silent", marks=pytest.mark.nightly), pytest.param(60.0, False, id="answers")],
 )
-async def test_every_face_says_at_once_what_is_wrong(serve: Serve, timeout_s: float, hangs: bool) -> None:
+async def test_every_interface_reports_a_model_failure_at_once(serve: Serve, timeout_s: float, hangs: bool) -> None:
     settings: dict[str, Any] = {"model": "m", "model_timeout_s": timeout_s, "recall_top_k": 1}
     with MemoryServer() as model:
         async with serve("agent", api_base_url=model.url, **settings) as api:

@@ -167,7 +167,7 @@ async def test_tools_of_the_client_are_its_own(serve: Serve, model: MemoryServer
         assert not validate_openai_messages(model.bodies()[-1]["messages"])
 
 
-async def test_what_is_not_to_be_remembered_is_not(serve: Serve, model: MemoryServer) -> None:
+async def test_requests_that_ask_not_to_be_stored_are_not_stored(serve: Serve, model: MemoryServer) -> None:
     async with serve(api_base_url=model.url, model="m") as api, openai_client(api) as client, api.client() as ann:
         await ann.post("/api/memories", json={"content": "Ann is allergic to nuts."})
         question = said("user", "What am I allergic to?")

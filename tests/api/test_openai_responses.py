@@ -19,7 +19,7 @@ async def contents(api: Api, thread: str) -> list[Any]:
         return [one["content"] for one in (await ann.get(f"/api/threads/{thread}/turns")).json()["items"]]
 
 
-async def test_a_response_goes_on_from_the_one_before_or_forks(serve: Serve, model: MemoryServer) -> None:
+async def test_a_response_continues_the_previous_one_or_forks(serve: Serve, model: MemoryServer) -> None:
     async with serve(api_base_url=model.url, model="m") as api, openai_client(api) as client:
         raw = await client.responses.with_raw_response.create(model="m", input="one", instructions="Be brief.")
         first, thread = raw.parse(), raw.headers["x-turnlog-thread"]

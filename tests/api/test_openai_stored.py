@@ -34,7 +34,7 @@ async def test_a_stored_response_is_retrieved_as_it_was_made_and_deleted(serve: 
             await client.responses.retrieve(alone.id)
 
 
-async def test_a_compaction_stands_for_the_conversation_before_it(serve: Serve, model: MemoryServer) -> None:
+async def test_a_compaction_replaces_the_earlier_conversation(serve: Serve, model: MemoryServer) -> None:
     async with serve(api_base_url=model.url, model="m") as api, openai_client(api) as client:
         first = await client.responses.create(model="m", input="My corgi Sesame loves the river Danube.")
         compact = await client.responses.compact(model="m", previous_response_id=first.id, input="Where do we walk?")

@@ -49,7 +49,7 @@ async def test_an_operator_sees_lag_usage_and_rebuilds_the_tenants_rows(serve: S
         assert (await ann.get("/api/jobs")).json() == []
 
 
-async def test_usage_comes_in_pages_of_what_cost_most(serve: Serve) -> None:
+async def test_usage_is_paged_by_descending_cost(serve: Serve) -> None:
     async with serve() as api, api.client("root", role="admin") as admin:
         async with api.runtime.pool.connection() as conn:
             await conn.execute(USAGE)
@@ -65,7 +65,7 @@ async def test_usage_comes_in_pages_of_what_cost_most(serve: Serve) -> None:
             assert seen == keys
 
 
-async def test_dead_letters_are_of_the_operators_tenant_alone(serve: Serve) -> None:
+async def test_operators_see_only_dead_letters_of_their_tenant(serve: Serve) -> None:
     async with (
         serve() as api,
         api.client("root", role="admin") as admin,
@@ -109,7 +109,7 @@ async def test_keys_open_routes_until_they_are_revoked_and_tickets_once(serve: S
             await access.redeem(ticket)
 
 
-async def test_a_key_makes_no_key_that_may_do_more_than_itself(serve: Serve) -> None:
+async def test_a_key_cannot_create_a_key_with_more_rights(serve: Serve) -> None:
     """A former gap allowed a key for operations only, valid for an hour, to create keys with all rights and no
     expiry."""
     async with serve() as api:

@@ -167,7 +167,7 @@ async def test_a_cursor_that_postgres_could_not_read_is_refused(
         assert (refused.status_code, refused.json()["code"]) == (422, "bad-cursor"), refused.text
 
 
-async def test_a_cursor_behind_more_mentions_than_there_can_be_begins_with_the_first(serve: Serve) -> None:
+async def test_a_cursor_with_an_impossible_count_begins_with_the_first_item(serve: Serve) -> None:
     async with serve() as api, api.client() as ann:
         await ann.post("/api/entities", json={"type": "PERSON", "name": "Mia"})
         page = await ann.get("/api/entities", params={"cursor": cursor_of(2**40, NOW, "PERSON", "Mia")})

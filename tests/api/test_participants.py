@@ -153,7 +153,7 @@ async def test_commands_share_a_conversation_as_requests_do(api: Api, people: Cl
         await by_command.list_(api.runtime, "nowhere")
 
 
-async def test_nobody_speaks_for_another_participant_but_the_owner(people: Clients) -> None:
+async def test_only_the_owner_speaks_for_other_participants(people: Clients) -> None:
     assert (await people["bob"].post(TURNS, json=said("Cy likes figs.", "Cy"))).status_code == 403
     assert (await people["bob"].post(TURNS, json=said("I like figs.", "Bob"))).status_code == 201
     assert (await people["ann"].post(TURNS, json=said("I like dates.", "bob"))).status_code == 201
@@ -162,7 +162,7 @@ async def test_nobody_speaks_for_another_participant_but_the_owner(people: Clien
 
 
 @pytest.mark.parametrize("name", ["Bob", "bob", "ann", "user"])
-async def test_a_name_that_is_another_speakers_is_refused(people: Clients, name: str) -> None:
+async def test_the_name_of_another_speaker_is_refused(people: Clients, name: str) -> None:
     refused = await people["cy"].put(f"{PEOPLE}/cy", json={"name": name})
     assert (refused.status_code, refused.json()["code"]) == (409, "name-taken")
 
@@ -177,7 +177,7 @@ async def test_a_participant_invites_nobody_and_owns_nothing(people: Clients) ->
     assert own.json() == {"user": "ann", "name": "Ann", "role": "owner", "agreed": True}
 
 
-async def test_memories_of_a_named_speaker_are_the_bound_users_alone(serve: Serve) -> None:
+async def test_memories_of_a_named_speaker_belong_only_to_the_bound_user(serve: Serve) -> None:
     """A key that acts for users, such as a chat bot's, can agree for them at once."""
     async with AsyncExitStack() as stack:
         api = await stack.enter_async_context(serve())

@@ -51,7 +51,7 @@ async def test_the_timeline_has_all_blocks_in_order(serve: Serve) -> None:
         assert (await bob.get("/api/chat/history", params={"thread_id": "t"})).status_code == 404
 
 
-async def test_events_of_a_thread_stream_and_go_on_behind_the_last_id(serve: Serve) -> None:
+async def test_events_of_a_thread_stream_and_continue_after_the_last_id(serve: Serve) -> None:
     async with serve() as api, api.client() as ann, api.client("bob") as bob:
         await ann.post("/api/threads/t/turns", json=SAID)
         assert (await bob.get("/api/threads/t/events")).status_code == 404
@@ -95,7 +95,7 @@ async def test_a_client_that_leaves_a_stream_leaves_nothing_behind(
     assert not [one for one in caplog.messages if "internal error" in one]
 
 
-async def test_a_person_takes_everything_along_clears_a_part_and_is_erased(serve: Serve) -> None:
+async def test_a_person_exports_everything_clears_a_part_and_is_erased(serve: Serve) -> None:
     async with serve() as api, api.client() as ann, api.client("bob") as bob, api.client(scopes=["read"]) as reader:
         for one in (ann, bob):
             await one.post(f"/api/threads/of-{one is ann}/turns", json=SAID)

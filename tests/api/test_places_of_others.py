@@ -26,7 +26,7 @@ async def first_turn(client: httpx2.AsyncClient, last: str) -> AsyncIterator[dic
                 return
 
 
-async def test_an_event_id_of_another_tenant_opens_nothing_of_it(serve: Serve) -> None:
+async def test_an_event_id_of_another_tenant_gives_no_access(serve: Serve) -> None:
     """Sequences count over all tenants, so each tenant can guess those of other tenants."""
     async with serve() as api, api.client() as ann, api.client("ann", tenant="other") as twin, api.client("bob") as bob:
         made = (await ann.post("/api/threads/t/turns", json=MINE)).json()
@@ -38,7 +38,7 @@ async def test_an_event_id_of_another_tenant_opens_nothing_of_it(serve: Serve) -
         assert (await bob.get("/api/threads/t/events", headers={"Last-Event-ID": "0"})).status_code == 404
 
 
-async def test_an_answer_is_not_continued_by_another(serve: Serve) -> None:
+async def test_nobody_else_can_continue_an_answer(serve: Serve) -> None:
     with MemoryServer() as model:
         async with serve("agent", api_base_url=model.url, model="m") as api, api.client() as ann:
             async with ann.stream("POST", "/api/threads/t/answers/stream", json={"message": "Who?"}) as response:
@@ -59,7 +59,7 @@ async def asked(client: httpx2.AsyncClient, method: str, session: str | None, **
     return await client.post("/mcp", json=body, headers=MCP | ({"Mcp-Session-Id": session} if session else {}))
 
 
-async def test_a_session_of_mcp_is_nobodys(serve: Serve) -> None:
+async def test_an_mcp_session_id_gives_no_access(serve: Serve) -> None:
     """Requests are independent, so an invented or foreign session id opens and ends nothing."""
     client_info = {"name": "c", "version": "1"}
     about = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client_info}

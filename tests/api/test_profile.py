@@ -16,7 +16,7 @@ from turnlog.consumers.cli.remembering import profile_lines
 SAID = "I live in Berlin. I work at Siemens. I like tea."
 
 
-async def test_each_line_has_its_quote_and_turn_and_is_the_same_through_every_face(serve: Serve) -> None:
+async def test_each_line_has_its_quote_and_turn_and_is_the_same_on_every_interface(serve: Serve) -> None:
     async with serve() as api, api.client() as http, mcp_of(api) as mcp, mcp_of(api, "bob") as bob:
         await http.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": SAID}]})
         await extract_memories(api.runtime, api.runtime.settings.tenant, user="ann")
@@ -37,7 +37,7 @@ async def test_each_line_has_its_quote_and_turn_and_is_the_same_through_every_fa
         assert json.loads(of_bob.text)["text"] == ""
 
 
-async def test_a_profile_as_of_a_moment_has_what_held_then(serve: Serve) -> None:
+async def test_a_past_profile_contains_the_memories_valid_then(serve: Serve) -> None:
     async with serve() as api, api.client() as http, mcp_of(api) as mcp:
         before = datetime.now(UTC) - timedelta(days=1)
         for city in ("Berlin", "Rome"):

@@ -81,7 +81,7 @@ async def test_a_retry_of_a_failed_request_stores_its_question_once(serve: Serve
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("thread", ["t", None])
-async def test_a_retry_at_another_process_gets_the_answer_under_way(
+async def test_a_retry_on_another_process_attaches_to_the_running_answer(
     serve: Serve, model: MemoryServer, nats_url: str, database_url: str, tmp_path: Any, thread: str | None, stream: bool
 ) -> None:
     """The two processes share only the servers."""

@@ -94,7 +94,7 @@ async def test_a_failed_answer_lets_the_next_question_through(api: Api, model: M
         assert sorted(one.status_code == 200 for one in asked) == [False, True]
 
 
-async def test_a_conversation_has_a_bound_of_waiting_questions(
+async def test_the_waiting_questions_of_a_conversation_are_limited(
     api: Api, model: MemoryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(thread_turns, "WAITING", 1)
@@ -132,9 +132,7 @@ async def test_a_question_waits_for_the_answer_of_another_process_until_that_pro
 
 
 @pytest.mark.parametrize("ask", [completion, answer])
-async def test_a_question_waits_for_the_agents_answer_though_who_asked_has_left(
-    api: Api, model: MemoryServer, ask: Any
-) -> None:
+async def test_a_question_waits_for_an_answer_whose_client_has_left(api: Api, model: MemoryServer, ask: Any) -> None:
     async with api.client("ann", role="vip") as ann:
         go_on, before = threading.Event(), len(model.requests)
         model.first["answer"] = [Step(text="first", until=go_on)]

@@ -71,7 +71,7 @@ def model() -> Iterator[HandingOn]:
 
 
 @pytest.mark.parametrize(("role", "at_once"), [("user", 2), ("vip", 5)])
-async def test_as_many_runs_at_once_as_the_plan_allows(serve: Serve, model: HandingOn, role: str, at_once: int) -> None:
+async def test_concurrent_runs_are_limited_by_the_plan(serve: Serve, model: HandingOn, role: str, at_once: int) -> None:
     async with (
         serve("agent", api_base_url=model.url, model="m", team="advising") as api,
         api.client("ann", role=role) as ann,

@@ -87,7 +87,7 @@ async def test_the_trace_of_a_producer_goes_on_without_the_sdk(serve: Serve, mod
     assert {one.traceparent for one in events} == {PARENT["traceparent"]}
 
 
-async def test_metrics_count_what_happened_by_route_and_name_no_one(serve: Serve, model: MemoryServer) -> None:
+async def test_metrics_count_requests_by_route_and_contain_no_names(serve: Serve, model: MemoryServer) -> None:
     async with (
         serve("agent", api_base_url=model.url, model="m") as api,
         api.client("counted-user") as ann,

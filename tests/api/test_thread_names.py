@@ -20,7 +20,7 @@ async def said(user: httpx2.AsyncClient, thread: str = "main") -> list[str]:
 
 
 @pytest.mark.parametrize("ask", [completion, response, answer, controller, message, graph])
-async def test_both_users_of_a_name_have_a_conversation_and_their_own(api: Api, ask: Ask) -> None:
+async def test_two_users_can_use_one_name_for_separate_conversations(api: Api, ask: Ask) -> None:
     async with api.client("ann", role="vip") as ann, api.client("bob", role="vip") as bob:
         first = await asyncio.gather(ask(ann, "main", "Ann one."), ask(bob, "main", "Bob one."))
         second = [await ask(user, "main", text) for user, text in ((ann, "Ann two."), (bob, "Bob two."))]
@@ -53,7 +53,7 @@ async def test_errors_say_the_name_that_the_caller_used_and_that_it_was_deleted(
             assert refused["message"].startswith("the conversation 'main' was deleted. Its name cannot be used again")
 
 
-async def test_sockets_and_tools_mean_the_conversation_of_their_user(api: Api) -> None:
+async def test_sockets_and_tools_use_the_conversation_of_their_user(api: Api) -> None:
     async def ask(user: str) -> list[Any]:
         async with socket(api, "main", f"?token={api.token(user)}") as ws:
             came: list[Any] = []
@@ -75,7 +75,7 @@ async def test_sockets_and_tools_mean_the_conversation_of_their_user(api: Api) -
             assert not found.is_error
 
 
-async def test_sessions_and_forks_of_one_name_are_of_their_user(api: Api) -> None:
+async def test_sessions_and_forks_of_the_same_name_belong_to_their_user(api: Api) -> None:
     async with api.client("ann") as ann, api.client("bob") as bob:
         for user, name in ((ann, "ann"), (bob, "bob")):
             made = await user.post("/short-memory/create", json={"conversation_id": "main"})
@@ -110,7 +110,7 @@ async def test_a_version_is_that_of_the_users_own_conversation(api: Api) -> None
             )
 
 
-async def test_nobody_takes_an_id_that_a_name_of_another_user_means(api: Api) -> None:
+async def test_nobody_can_take_the_id_of_another_users_named_conversation(api: Api) -> None:
     async with api.client("ann") as ann, api.client("bob") as bob, api.client("eve") as eve:
         await answer(ann, "main", "Ann.")
         await answer(bob, "main", "Bob.")

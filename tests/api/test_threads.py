@@ -59,7 +59,7 @@ async def test_a_write_that_is_sent_six_times_is_stored_once(serve: Serve) -> No
         assert (await ann.get("/api/threads/t")).json()["messages"] == 1
 
 
-async def test_an_expected_version_that_passed_is_a_conflict(serve: Serve) -> None:
+async def test_an_outdated_expected_version_is_a_conflict(serve: Serve) -> None:
     async with serve() as api, api.client() as ann:
         body = {"turns": [{"role": "user", "content": "hello"}], "expected": 0}
         assert (await ann.post("/api/threads/t/turns", json=body)).status_code == 201
@@ -87,7 +87,7 @@ async def test_of_two_appends_to_the_same_version_one_is_stored(serve: Serve) ->
         assert wrong.status_code == 422
 
 
-async def test_a_thread_belongs_to_who_wrote_first(serve: Serve) -> None:
+async def test_a_thread_belongs_to_its_first_writer(serve: Serve) -> None:
     async with serve() as api, api.client("ann") as ann, api.client("bob") as bob, api.client(tenant="acme") as other:
         body = {"turns": [{"role": "user", "content": "mine"}]}
         assert (await ann.post("/api/threads/t/turns", json=body)).status_code == 201
@@ -184,7 +184,7 @@ async def test_the_receipt_of_a_long_thread_is_small_and_its_context_is_made_aga
         assert then.json()["messages"] == made["messages"]
 
 
-async def test_a_turn_has_the_clock_that_the_request_names(serve: Serve) -> None:
+async def test_a_turns_time_is_in_the_timezone_of_the_request(serve: Serve) -> None:
     async with serve() as api, api.client() as ann:
         said = {"turns": [{"role": "user", "content": "Good morning!"}]}
         for zone, offset in (("Asia/Kathmandu", "+05:45"), ("", "Z")):

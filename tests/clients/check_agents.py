@@ -71,7 +71,7 @@ FORMS = [("user", "I live in Turin"), {"role": "user", "content": "I live in Tur
 
 
 @pytest.mark.parametrize("at", range(len(FORMS)))
-async def test_what_a_person_says_to_a_deep_agent_is_a_turn(serve: Serve, model: AgentServer, at: int) -> None:
+async def test_messages_to_a_deep_agent_are_turns(serve: Serve, model: AgentServer, at: int) -> None:
     from deepagents import create_deep_agent
 
     async with serve() as api:
@@ -99,7 +99,7 @@ async def test_an_answer_in_an_applications_form_is_read_back(serve: Serve, mode
 
 
 @pytest.mark.parametrize("is_deep", [False, True])
-async def test_summaries_of_agents_are_nobodys_words(serve: Serve, model: AgentServer, is_deep: bool) -> None:
+async def test_summaries_of_agents_are_not_the_persons_words(serve: Serve, model: AgentServer, is_deep: bool) -> None:
     async with serve("reactors") as api:
         saver = TurnlogSaver(api.runtime.log, api.runtime.pool)
         given: dict[str, Any] = {"model": chat_model(model), "checkpointer": saver}

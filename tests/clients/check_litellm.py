@@ -23,7 +23,7 @@ def model() -> Iterator[MemoryServer]:
         yield server
 
 
-async def test_a_proxy_before_and_behind_turnlog_stores_each_turn_once(
+async def test_a_proxy_on_both_sides_of_turnlog_stores_each_turn_once(
     serve: Serve, model: MemoryServer, tmp_path: Path
 ) -> None:
     proxy = f"http://127.0.0.1:{(port := free_port())}"

@@ -15,7 +15,7 @@ SUITE = "node_modules/@modelcontextprotocol/conformance/dist/index.js"
 
 
 @pytest.mark.parametrize("revision", ["2025-06-18", "2025-11-25", "2026-07-28"])
-async def test_mcp_conforms_to_a_revision_but_for_the_baseline(serve: Serve, revision: str, tmp_path: Path) -> None:
+async def test_mcp_conforms_to_a_revision_except_for_the_baseline(serve: Serve, revision: str, tmp_path: Path) -> None:
     """The baseline lists the scenarios that fail. A listed scenario that passes fails the test, too."""
     folder = with_packages(tmp_path)
     shutil.copy(HERE / "programs/with_token.mjs", folder)

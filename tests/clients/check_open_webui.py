@@ -174,9 +174,7 @@ async def test_a_chat_of_open_webui_is_stored_once_and_its_tasks_never(
         assert "emoji" not in memories and "bees" not in memories
 
 
-async def test_each_person_of_open_webui_has_memories_of_their_own(
-    serve: Serve, model: TaskServer, tmp_path: Path
-) -> None:
+async def test_each_user_of_open_webui_has_separate_memories(serve: Serve, model: TaskServer, tmp_path: Path) -> None:
     """Uses the headers of docs/clients.md."""
     (headers,) = (block.text for block in blocks("docs/clients.md", "json", "") if "USER_EMAIL" in block.text)
     settings = {
@@ -222,7 +220,7 @@ async def test_tasks_of_another_connections_model_never_reach_turnlog(
             assert await said(api, page.chat) == [("user", DOG), ("assistant", f"echo: {DOG}")]
 
 
-async def test_documents_are_found_by_turnlogs_vectors_and_are_nobodys_words(
+async def test_documents_are_found_by_turnlogs_vectors_and_make_no_memories(
     serve: Serve, model: TaskServer, tmp_path: Path, databases: Databases
 ) -> None:
     given = {"api_base_url": model.url, "model": "m", "embedding_base_url": model.url, "embedding_model": "e"}

@@ -85,7 +85,7 @@ async def conversations(api: Api) -> dict[str, list[tuple[str, str]]]:
 
 @pytest.mark.parametrize("wire", ["chat", "responses"])
 @pytest.mark.parametrize("name", CLIENTS)
-async def test_a_client_talks_to_the_model_behind_turnlog(
+async def test_a_client_talks_to_the_model_through_turnlog(
     serve: Serve, model: ToolCallingServer, name: str, wire: str, tmp_path: Path
 ) -> None:
     async with serve("reactors", api_base_url=model.url, model="m") as api:

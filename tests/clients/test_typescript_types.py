@@ -15,7 +15,7 @@ OPTIONAL = "--default-non-nullable=false"  # fields with a default are optional
 
 
 @pytest.mark.skipif(not GENERATOR.exists(), reason="needs what `make clients` installs")
-def test_the_types_are_those_of_the_servers_document(tmp_path: Path) -> None:
+def test_the_types_match_the_servers_document(tmp_path: Path) -> None:
     given, found = tmp_path / "openapi.json", tmp_path / "found.d.ts"
     given.write_text(json.dumps(document()), "utf-8")
     subprocess.run([node(), GENERATOR, given, OPTIONAL, "--output", found], check=True, capture_output=True)

@@ -77,7 +77,7 @@ FORGED: list[Any] = [
 ]
 
 
-async def test_what_is_no_step_of_an_answer_is_ignored(nats_url: str, database_url: str) -> None:
+async def test_forged_progress_messages_are_ignored(nats_url: str, database_url: str) -> None:
     turn_id = uuid7()
     subject = progress_subject(PLACE.tenant, PLACE.thread, str(answer_id(turn_id, "request")))
     async with player(nats_url, database_url, ("projectors",))() as stage:
@@ -90,7 +90,7 @@ async def test_what_is_no_step_of_an_answer_is_ignored(nats_url: str, database_u
             assert await anext(pieces) == Text("Hello")
 
 
-async def test_the_model_recalls_what_its_window_no_longer_holds(play: Play, model: OpenAIServer) -> None:
+async def test_the_model_recalls_turns_outside_its_window(play: Play, model: OpenAIServer) -> None:
     model.reply(tool_calls=[("recall_memory", {"query": "marathon", "k": 1})])
     model.reply("You ran in Lisbon.")
     async with play(context_window=1_500) as stage:
@@ -124,9 +124,7 @@ async def test_the_model_searches_one_topic_and_hears_when_no_turn_has_it(play: 
     assert chess["items"] == [] and "without it" in chess["note"]
 
 
-async def test_wrong_arguments_and_unknown_tools_are_told_to_the_model_which_goes_on(
-    play: Play, model: OpenAIServer
-) -> None:
+async def test_wrong_arguments_and_unknown_tools_are_reported_to_the_model(play: Play, model: OpenAIServer) -> None:
     model.reply(tool_calls=[("recall_memory", {"question": "x"}), ("delete_everything", {})])
     model.reply("Sorry.")
     async with play() as stage:
@@ -136,7 +134,7 @@ async def test_wrong_arguments_and_unknown_tools_are_told_to_the_model_which_goe
     assert "delete_everything" in unknown
 
 
-async def test_a_model_that_only_calls_tools_has_to_speak_in_the_end(play: Play, model: OpenAIServer) -> None:
+async def test_a_model_that_only_calls_tools_must_answer_in_the_end(play: Play, model: OpenAIServer) -> None:
     for _ in range(3):
         model.reply(tool_calls=[("recall_memory", {"query": "x"})])
     model.reply("Enough.")
@@ -145,7 +143,7 @@ async def test_a_model_that_only_calls_tools_has_to_speak_in_the_end(play: Play,
     assert ["tools" in body for body in model.bodies("chat")] == [True, True, True, False]
 
 
-async def test_the_receipt_is_of_the_request_that_the_server_got(play: Play, model: OpenAIServer) -> None:
+async def test_the_receipt_describes_the_request_that_the_server_received(play: Play, model: OpenAIServer) -> None:
     async with play(context_window=1_500) as stage:
         await long_ago(stage)
         await ask(stage, "What now?")
@@ -175,7 +173,7 @@ async def test_a_small_window_gets_the_tiers(play: Play, model: OpenAIServer) ->
     assert sum(tier.tokens for tier in receipt.tiers) <= receipt.budget
 
 
-async def test_a_refused_key_is_said_plainly_and_never_shown(nats_url: str, database_url: str) -> None:
+async def test_a_refused_key_is_reported_and_never_shown(nats_url: str, database_url: str) -> None:
     secret = "sk-secret-0123456789abcdef"
     with OpenAIServer(accept_key="another") as model:
         play = player(nats_url, database_url, ROLES, api_base_url=model.url, api_key=secret)
@@ -230,7 +228,7 @@ async def test_a_question_that_waited_for_its_worker_has_its_whole_time(play: Pl
         assert [one.content for one in await stage.all("turn_recorded")] == ["late?", "echo: late?"]
 
 
-async def test_who_lost_the_progress_reads_on_the_log_why_there_is_no_answer(play: Play, model: OpenAIServer) -> None:
+async def test_a_client_without_progress_reads_the_failure_from_the_log(play: Play, model: OpenAIServer) -> None:
     model.fail(429, code="insufficient_quota")
     async with play() as stage:
         with pytest.raises(NoAnswer):
@@ -242,7 +240,9 @@ async def test_who_lost_the_progress_reads_on_the_log_why_there_is_no_answer(pla
     assert request.correlation is None and refused.value.category == "quota"
 
 
-async def test_an_answer_that_breaks_twice_ends_with_what_came_and_is_marked(play: Play, model: OpenAIServer) -> None:
+async def test_an_answer_that_breaks_twice_ends_with_the_received_text_and_is_marked(
+    play: Play, model: OpenAIServer
+) -> None:
     model.drop(after=2)
     model.drop(after=3)
     async with play() as stage:
@@ -253,7 +253,7 @@ async def test_an_answer_that_breaks_twice_ends_with_what_came_and_is_marked(pla
     assert len(model.bodies()) == 2
 
 
-async def test_an_empty_answer_is_no_answer_and_its_tokens_are_counted(play: Play, model: OpenAIServer) -> None:
+async def test_an_empty_answer_is_a_failure_and_its_tokens_are_counted(play: Play, model: OpenAIServer) -> None:
     model.reply("")
     async with play() as stage:
         with pytest.raises(NoAnswer, match="was empty"):
@@ -317,7 +317,7 @@ async def test_a_thread_that_is_removed_while_it_is_answered_stays_removed(
         assert await stage.rows("SELECT count(*) FROM messages") == [(0,)]
 
 
-async def test_a_question_whose_turn_left_the_rows_meanwhile_gets_no_answer(play: Play, model: OpenAIServer) -> None:
+async def test_a_question_whose_row_was_deleted_meanwhile_gets_no_answer(play: Play, model: OpenAIServer) -> None:
     """This happens when one of several people in the thread is erased."""
     model.reply("too late", until=(go := threading.Event()))
     async with play() as stage:
@@ -332,7 +332,7 @@ async def test_a_question_whose_turn_left_the_rows_meanwhile_gets_no_answer(play
         assert [data.content for data in await stage.all("turn_recorded")] == ["hello"]
 
 
-async def test_a_question_behind_a_parked_event_is_refused_with_the_cause_and_no_model_is_asked(
+async def test_a_question_after_a_parked_event_is_refused_with_the_cause_and_no_model_is_asked(
     play: Play, model: OpenAIServer
 ) -> None:
     async with play() as stage:
@@ -343,7 +343,7 @@ async def test_a_question_behind_a_parked_event_is_refused_with_the_cause_and_no
     assert model.bodies() == []
 
 
-async def test_a_window_without_room_is_said_and_not_tried_again(play: Play, model: OpenAIServer) -> None:
+async def test_a_window_without_room_is_reported_and_not_retried(play: Play, model: OpenAIServer) -> None:
     async with play(context_window=256) as stage:
         with pytest.raises(NoAnswer, match="MEMORY_CONTEXT_WINDOW"):
             await ask(stage, "hello")
@@ -351,9 +351,7 @@ async def test_a_window_without_room_is_said_and_not_tried_again(play: Play, mod
     assert model.bodies() == []
 
 
-async def test_a_request_on_a_thread_of_turnlogs_own_fails_before_the_model_is_asked(
-    play: Play, model: OpenAIServer
-) -> None:
+async def test_a_request_on_an_internal_thread_fails_before_the_model_is_asked(play: Play, model: OpenAIServer) -> None:
     asked = question_events(Question("default", "memories/ann", "hello", "ann"))
     async with play() as stage:
         for one in (asked.turn, asked.request):
@@ -373,7 +371,7 @@ async def test_a_request_on_a_thread_of_turnlogs_own_fails_before_the_model_is_a
         ("You ran in Lisbon.", []),
     ],
 )
-async def test_lost_progress_is_made_up_from_the_answer_of_record(
+async def test_lost_progress_is_replaced_by_the_recorded_answer(
     play: Play, shown: str, rest: list[AnswerPiece]
 ) -> None:
     async with play("projectors") as stage:

@@ -115,7 +115,7 @@ async def test_the_servers_of_the_page_give_their_tools_to_the_team(
     assert offered == {"find_parts": "Finds the spare parts of a bicycle.", "list_parts": "Lists the parts on a shelf."}
 
 
-async def test_a_server_does_not_start_without_the_secrets_that_its_team_names_and_doctor_says_what_is_away(
+async def test_a_server_does_not_start_without_its_teams_secrets_and_doctor_names_unavailable_servers(
     nats_url: str, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("WAREHOUSE_TOKEN", raising=False)

@@ -74,7 +74,7 @@ async def test_hidden_rows_are_noticed_in_each_table_that_a_query_names(runtime:
         assert (await query(runtime, tenant, "TABLE usage")).hides is hides
 
 
-async def test_what_is_no_single_reading_statement_is_refused(runtime: Runtime) -> None:
+async def test_queries_other_than_one_permitted_select_are_refused(runtime: Runtime) -> None:
     for sql in (
         "DELETE FROM turnlog.messages",
         "SELECT 1; SELECT 2",

@@ -215,7 +215,7 @@ async def test_a_request_that_comes_again_after_its_answer_changes_nothing(
     assert (await log.head(), len(model.bodies())) == (before, 1)
 
 
-async def test_the_same_request_long_after_jetstreams_window_is_no_second_request(
+async def test_a_request_repeated_after_the_deduplication_window_is_answered_once(
     log: Log, model: OpenAIServer, settings: dict[str, str]
 ) -> None:
     asked = question()
@@ -230,9 +230,7 @@ async def test_the_same_request_long_after_jetstreams_window_is_no_second_reques
     assert (await log.head(), len(model.bodies())) == (head, 1)
 
 
-async def test_copies_of_an_answers_ids_on_another_thread_do_not_keep_it_from_the_log(
-    log: Log, settings: dict[str, str]
-) -> None:
+async def test_ids_copied_to_another_thread_do_not_prevent_an_answer(log: Log, settings: dict[str, str]) -> None:
     asked = question()
     for part in ("answer", "receipt", "usage-0"):
         await forge(log, asked.turn.model_copy(update={"id": answer_id(asked.request.id, part), "thread": "forged"}))

@@ -88,7 +88,7 @@ async def test_a_new_thread_gets_the_best_turns_of_the_other_threads_and_the_rec
     assert FORGOTTEN in json.dumps(gone.context.messages)
 
 
-async def test_only_the_users_own_turns_and_the_answers_to_them_are_there(play: Play, model: OpenAIServer) -> None:
+async def test_only_the_users_own_turns_and_their_answers_are_used(play: Play, model: OpenAIServer) -> None:
     texts = {
         "bob": "My hotel in Lisbon is called Rosa.",
         None: "> My hotel in Lisbon is called [Quoted].",
@@ -121,7 +121,7 @@ ABOUT_SECRETS = ["What is my API key for the Foo service?", "What is my password
 
 
 @pytest.mark.parametrize("remember_secrets", [False, True])
-async def test_turns_with_secrets_stay_where_they_are_and_each_turn_answers_by_itself(
+async def test_turns_with_secrets_are_not_used_in_other_threads(
     play: Play, model: OpenAIServer, remember_secrets: bool
 ) -> None:
     async with play(remember_secrets=remember_secrets) as stage:
@@ -136,9 +136,7 @@ async def test_turns_with_secrets_stay_where_they_are_and_each_turn_answers_by_i
     assert (KEY in sent[0], "hunter22" in "".join(sent)) == (remember_secrets, remember_secrets)
 
 
-async def test_turns_of_a_forgotten_memory_and_what_repeats_them_do_not_come_back(
-    play: Play, model: OpenAIServer
-) -> None:
+async def test_turns_of_a_forgotten_memory_and_their_repetitions_are_not_used(play: Play, model: OpenAIServer) -> None:
     birthday, question = "My birthday is 4 May.", "When is my birthday?"
     echoes = [said("Noted: 4 May.", "t1", role="assistant"), said("A good one?", "t2")]
     async with play() as stage:
@@ -164,7 +162,7 @@ async def test_turns_of_a_forgotten_memory_and_what_repeats_them_do_not_come_bac
     assert (then.matches, FORGOTTEN in json.dumps(then.context.messages)) == (False, True)
 
 
-async def test_there_are_none_where_nothing_answers_in_a_long_thread_or_where_memory_is_off(
+async def test_no_turns_are_used_if_none_answers_or_the_thread_is_long_or_memory_is_off(
     play: Play, model: OpenAIServer
 ) -> None:
     off = PreferencesSet(preferences=UserPreferences(enable_memory=False))
@@ -182,7 +180,7 @@ async def test_there_are_none_where_nothing_answers_in_a_long_thread_or_where_me
     assert [shown(body) for body in model.bodies("chat")] == [[]] * 6
 
 
-async def test_a_receipt_of_a_question_that_came_with_its_answer_keeps_no_word_of_other_threads(
+async def test_a_receipt_of_a_question_stored_with_its_answer_has_no_words_of_other_threads(
     play: Play, model: OpenAIServer
 ) -> None:
     async with play() as stage:

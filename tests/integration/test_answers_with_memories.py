@@ -67,9 +67,7 @@ async def accessed(stage: Stage, count: int) -> list[Any]:
     return await stage.until("memories_accessed", count, memory_thread("ann"))
 
 
-async def test_before_an_answer_the_relevant_memories_stand_right_before_the_question(
-    play: Play, model: OpenAIServer
-) -> None:
+async def test_relevant_memories_are_placed_right_before_the_question(play: Play, model: OpenAIServer) -> None:
     async with play() as stage:
         await stage.runtime.log.append_many([recorded("My favorite color is blue"), recorded("I live in Berlin")])
         await ask(stage, "What is my favorite color?")
@@ -88,7 +86,7 @@ async def test_the_block_works_in_chinese(play: Play, model: OpenAIServer) -> No
     assert block(model.bodies("chat")[0]) == ["我的GPA是3.8", "我最喜欢的颜色是蓝色"]
 
 
-async def test_few_memories_all_go_to_the_model_and_of_many_those_on_health(play: Play, model: OpenAIServer) -> None:
+async def test_the_model_gets_all_of_few_memories_and_of_many_those_on_health(play: Play, model: OpenAIServer) -> None:
     cat, nuts, home = "Pet: a cat named Tom", "Allergic to peanuts", "Lives in Rome"
     async with play() as stage:
         await stage.runtime.log.append_many([recorded(cat), recorded(nuts), recorded(home)])
@@ -127,7 +125,7 @@ async def test_at_most_five_memories_or_as_many_as_the_setting_says(play: Play, 
 
 
 @pytest.mark.parametrize("question", ["What did I buy yesterday?", "昨天我买了什么？"])
-async def test_yesterday_is_that_of_the_timezone_set(play: Play, model: OpenAIServer, question: str) -> None:
+async def test_yesterday_follows_the_configured_timezone(play: Play, model: OpenAIServer, question: str) -> None:
     zone = "Asia/Shanghai"
     there, utc = yesterdays_of_zone_and_utc(ZoneInfo(zone))
     events = [recorded_at("I 买 buy a chair", there), recorded_at("I 买 buy a lamp", utc)]
@@ -146,7 +144,7 @@ async def test_yesterday_is_that_of_the_timezone_set(play: Play, model: OpenAISe
         ({}, Place("default", "t", "bob")),
     ],
 )
-async def test_there_is_no_block_when_it_is_off_or_for_nobody_or_for_another_user(
+async def test_there_is_no_block_if_memory_is_off_or_without_the_memories_user(
     play: Play, model: OpenAIServer, settings: dict[str, Any], place: Place
 ) -> None:
     async with play(**settings) as stage:
@@ -157,7 +155,7 @@ async def test_there_is_no_block_when_it_is_off_or_for_nobody_or_for_another_use
     assert receipt.memories == ()
 
 
-async def test_what_an_answer_read_is_noted_once_and_on_its_receipt(play: Play, model: OpenAIServer) -> None:
+async def test_memories_read_by_an_answer_are_recorded_once_and_on_its_receipt(play: Play, model: OpenAIServer) -> None:
     async with play() as stage:
         await stage.runtime.log.append(recorded("My favorite color is blue"))
         await ask(stage, "What is my favorite color?")
@@ -169,7 +167,7 @@ async def test_what_an_answer_read_is_noted_once_and_on_its_receipt(play: Play, 
     assert found == [(1,)]
 
 
-async def test_an_answer_that_used_none_notes_none(play: Play, model: OpenAIServer) -> None:
+async def test_an_answer_without_memories_records_none(play: Play, model: OpenAIServer) -> None:
     async with play(long_term_top_k=1) as stage:
         await stage.runtime.log.append_many([recorded("My favorite color is blue"), recorded("I live in Berlin")])
         await ask(stage, "How are things?")
@@ -183,7 +181,7 @@ async def past(stage: Stage, at: int) -> RebuiltContext:
         return await rebuilt(conn, stage.runtime.log, stage.runtime.settings, "default", "t", at)
 
 
-async def test_time_travel_shows_the_very_block_although_the_memory_was_replaced_since(
+async def test_time_travel_shows_the_same_block_although_the_memory_was_replaced_since(
     play: Play, model: OpenAIServer
 ) -> None:
     async with play() as stage:
@@ -207,7 +205,7 @@ async def test_time_travel_shows_the_very_block_although_the_memory_was_replaced
     assert then.context.messages == sent["messages"]
 
 
-async def test_time_travel_shows_the_very_block_although_an_older_conversation_was_imported_since(
+async def test_time_travel_shows_the_same_block_although_an_older_conversation_was_imported_since(
     play: Play, model: OpenAIServer
 ) -> None:
     async with play() as stage:
@@ -274,7 +272,7 @@ async def test_preferences_and_entities_reach_the_model_the_receipt_and_time_tra
     assert then.context.messages == model.bodies("chat")[0]["messages"]
 
 
-async def test_time_travel_withholds_what_is_known_no_more_after_a_forgetting(play: Play, model: OpenAIServer) -> None:
+async def test_time_travel_hides_entities_of_a_memory_forgotten_since(play: Play, model: OpenAIServer) -> None:
     async with play() as stage:
         turn = memory("Mia is allergic to nuts").sources[0]
         mia = Entity(type="PERSON", name="Mia", description="allergic to nuts", sources=(turn,))
@@ -297,7 +295,7 @@ async def test_time_travel_withholds_what_is_known_no_more_after_a_forgetting(pl
     assert "PERSON Tom: my uncle" in text
 
 
-async def test_a_model_learns_what_came_of_requests_to_remember_and_to_forget(play: Play, model: OpenAIServer) -> None:
+async def test_a_model_is_told_the_results_of_requests_to_remember_and_forget(play: Play, model: OpenAIServer) -> None:
     async with play() as stage:
         await ask(stage, "Remember my API key sk-proj-abcdefghijklmnopqrstuv")
         await ask(stage, "把我的生日忘了吧")

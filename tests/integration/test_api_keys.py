@@ -31,7 +31,7 @@ KEY = ApiKeyCreated(key_id="k1", digest="5e" * 32, role="user", scopes=("read",)
 REVOKED = ApiKeyRevoked(key_id="k1")
 
 
-async def test_a_key_is_what_its_events_say_whatever_comes_twice(db: Connection) -> None:
+async def test_the_state_of_a_key_follows_from_its_events_even_if_repeated(db: Connection) -> None:
     ann = access_thread("ann")
     made = [event(KEY, ann, 1, user="ann"), event(KEY, ann, 2, user="ann"), event(REVOKED, ann, 3, user="ann")]
     again = event(KEY, ann, 4, user="ann")
@@ -105,9 +105,7 @@ async def is_erased_with_its_user(runtime: Runtime, key: str, db: Connection) ->
     assert len(await rows(db, "SELECT key_id FROM api_key_uses")) == 1
 
 
-async def test_what_a_row_says_counts_only_as_the_key_was_made(
-    nats_url: str, database_url: str, db: Connection
-) -> None:
+async def test_a_key_whose_row_was_changed_is_refused(nats_url: str, database_url: str, db: Connection) -> None:
     """Someone who can publish events or write rows does not know the pepper."""
     async with player(nats_url, database_url, ("projectors",), api_secret=SECRET)() as stage:
         runtime, access = stage.runtime, stage.runtime.cached(Access)
@@ -129,7 +127,9 @@ async def test_what_a_row_says_counts_only_as_the_key_was_made(
                 await access.identify(wrong)
 
 
-async def test_only_such_a_key_names_another_user_and_a_ticket_is_good_once(nats_url: str, database_url: str) -> None:
+async def test_only_a_key_with_act_as_user_names_another_user_and_a_ticket_works_once(
+    nats_url: str, database_url: str
+) -> None:
     async with player(nats_url, database_url, ("projectors",), api_secret=SECRET)() as stage:
         runtime, access = stage.runtime, stage.runtime.cached(Access)
         backend = await create_key(runtime, "acme", "backend", "admin", ["read", "operate", "act-as-user"])

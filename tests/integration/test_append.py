@@ -34,7 +34,7 @@ def turns(n: int, thread: str = "t") -> list[Event]:
     return [turn(str(i), thread=thread) for i in range(n)]
 
 
-async def test_an_append_answers_with_its_place_and_its_retry_with_the_same(log: Log) -> None:
+async def test_an_append_and_its_retry_return_the_same_sequence(log: Log) -> None:
     event = turn()
     first = await log.append(event)
     again = await log.append(event)
@@ -59,7 +59,7 @@ async def test_expected_version_lets_one_of_two_writers_through(log: Log) -> Non
     assert len(await texts(log)) == 2
 
 
-async def test_a_stale_expectation_names_the_way_out(log: Log) -> None:
+async def test_a_stale_expected_version_is_refused_with_advice(log: Log) -> None:
     await log.append(turn())
     with pytest.raises(WrongExpectedVersion, match=r"has changed since sequence 0.*read it again"):
         await log.append(turn(), expected=0)
@@ -68,7 +68,7 @@ async def test_a_stale_expectation_names_the_way_out(log: Log) -> None:
     assert await texts(log) == ["hello"]
 
 
-async def test_the_retry_of_an_expected_append_is_no_conflict_with_itself(log: Log) -> None:
+async def test_a_retried_append_with_an_expected_version_does_not_conflict_with_itself(log: Log) -> None:
     event = turn()
     await log.append(event, expected=0)
     await log.append(turn("next"))
@@ -76,7 +76,7 @@ async def test_the_retry_of_an_expected_append_is_no_conflict_with_itself(log: L
     assert (again.seq, again.duplicate) == (1, True)
 
 
-async def test_neither_is_one_that_comes_long_after_the_deduplication_window(log: Log) -> None:
+async def test_a_retry_after_the_deduplication_window_does_not_conflict_with_itself(log: Log) -> None:
     event = turn()
     await log.append(event, expected=0)
     await end_deduplication_window(log)
@@ -195,7 +195,7 @@ async def test_one_bad_event_among_concurrent_appends_fails_alone(log: Log) -> N
     assert [type(r).__name__ for r in results] == ["Appended"] * 20 + ["InvalidToken"]
 
 
-async def test_a_caller_who_gives_up_waiting_takes_nobody_along(log: Log) -> None:
+async def test_a_cancelled_append_does_not_cancel_others(log: Log) -> None:
     waiting = [asyncio.create_task(log.append(event)) for event in turns(10)]
     await asyncio.sleep(0)
     waiting[3].cancel()
@@ -212,7 +212,7 @@ async def test_a_lost_ack_is_settled_by_reading_back(log: Log) -> None:
     assert await texts(log) == ["one", "two", "three"]
 
 
-async def test_a_turn_of_twenty_megabytes_is_refused_with_what_to_do(log: Log) -> None:
+async def test_a_turn_of_twenty_megabytes_is_refused_with_advice(log: Log) -> None:
     with pytest.raises(EventTooLarge, match=r"20,000,\d{3} bytes; the server takes .* image block"):
         await log.append(turn("x" * 20_000_000))
     assert await log.head() == 0
@@ -299,7 +299,7 @@ async def test_an_unreachable_server_is_reported_without_the_secret(address: str
     assert "s3cret" not in str(caught.value)
 
 
-async def test_a_closed_log_says_so_and_is_not_waited_for(nats_url: str) -> None:
+async def test_an_append_to_a_closed_log_fails_at_once(nats_url: str) -> None:
     log = await Log.connect(nats_url, StreamOptions())
     assert not log.is_closed
     await log.close()

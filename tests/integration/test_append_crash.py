@@ -77,7 +77,7 @@ async def test_every_event_is_stored_once_though_the_server_was_killed_twice(hom
         await log.close()
 
 
-async def test_an_append_while_the_server_is_down_says_that_the_outcome_is_open(home: Path) -> None:
+async def test_an_append_while_the_server_is_down_reports_an_unknown_outcome(home: Path) -> None:
     log = await Log.connect((await start(home)).nats_url, StreamOptions())
     log.appender = Appender(log.nc, timeout_s=0.5, ack_s=0.2)
     event = turn(thread="open")
@@ -93,7 +93,7 @@ async def test_an_append_while_the_server_is_down_says_that_the_outcome_is_open(
         await log.close()
 
 
-async def test_an_append_under_way_when_the_log_is_closed_ends_and_says_that_the_outcome_is_open(home: Path) -> None:
+async def test_an_append_running_when_the_log_is_closed_reports_an_unknown_outcome(home: Path) -> None:
     log = await Log.connect((await start(home)).nats_url, StreamOptions())
     log.appender = Appender(log.nc, ack_s=0.2)
     await kill_nats(home)
@@ -104,7 +104,7 @@ async def test_an_append_under_way_when_the_log_is_closed_ends_and_says_that_the
         await appending
 
 
-async def test_only_a_connection_that_is_over_for_good_counts_as_closed(home: Path) -> None:
+async def test_only_a_permanently_ended_connection_counts_as_closed(home: Path) -> None:
     log = await Log.connect((await start(home)).nats_url, StreamOptions())
     try:
         await kill_nats(home)
@@ -126,7 +126,7 @@ async def test_a_wrong_token_is_reported_and_not_shown(home: Path) -> None:
     assert "wr0ng" not in str(caught.value)
 
 
-async def test_who_gives_up_while_connecting_leaves_no_connection_behind(nats_url: str) -> None:
+async def test_a_cancelled_connect_leaves_no_connection(nats_url: str) -> None:
     before = asyncio.all_tasks()
     for steps in range(0, 400, 4):
         connecting = asyncio.create_task(connect_nats(nats_url, "test"))

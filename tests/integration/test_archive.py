@@ -51,7 +51,7 @@ def play(nats_url: str, database_url: str, tmp_path: Path) -> Play:
     return player(nats_url, database_url, ["projectors"], home=tmp_path, archive_threads_after_days=30)
 
 
-async def test_a_cold_conversation_stands_in_a_file_and_comes_back_row_for_row(play: Play) -> None:
+async def test_a_cold_conversation_is_archived_to_a_file_and_restored_row_for_row(play: Play) -> None:
     async with play() as stage:
         await append_conversations(stage, "t", "线 1")
         before = await table_rows(stage)
@@ -75,7 +75,7 @@ async def test_a_cold_conversation_stands_in_a_file_and_comes_back_row_for_row(p
         assert await equals_rebuild(stage)
 
 
-async def test_a_conversation_that_somebody_published_on_a_thread_of_turnlogs_own_does_so_too(play: Play) -> None:
+async def test_a_conversation_published_on_an_internal_thread_is_archived_and_restored_too(play: Play) -> None:
     async with play() as stage:
         for one in conversation("jobs/mine"):
             await stage.twice(one)  # as any NATS client can do
@@ -145,9 +145,7 @@ def words_in(file: Path) -> int:
     return scan.hits.get(f"file {file}", 0)
 
 
-async def test_a_file_that_does_not_read_back_as_it_was_written_is_not_told_of(
-    play: Play, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_file_that_reads_back_differently_archives_nothing(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     async with play() as stage:
         await append_conversations(stage)
         async with stage.runtime.pool.connection() as conn:
@@ -163,7 +161,7 @@ async def test_a_file_that_does_not_read_back_as_it_was_written_is_not_told_of(
         assert await stage.all("thread_archived") == []
 
 
-async def test_what_was_said_while_it_was_archived_is_where_it_would_have_been(play: Play) -> None:
+async def test_turns_added_while_archived_are_in_order_after_restoring(play: Play) -> None:
     async with play() as stage:
         await append_conversations(stage)
         await archive_threads(stage)
@@ -175,7 +173,7 @@ async def test_what_was_said_while_it_was_archived_is_where_it_would_have_been(p
         assert await equals_rebuild(stage)
 
 
-async def test_it_is_archived_again_after_a_while_and_the_older_file_goes(play: Play) -> None:
+async def test_a_restored_conversation_is_archived_again_and_the_older_file_deleted(play: Play) -> None:
     async with play() as stage:
         await append_conversations(stage)
         await archive_threads(stage)
@@ -192,7 +190,7 @@ async def test_it_is_archived_again_after_a_while_and_the_older_file_goes(play: 
         assert await equals_rebuild(stage)
 
 
-async def test_a_turn_that_comes_while_the_file_is_written_keeps_it_out_of_the_archive(
+async def test_a_turn_that_arrives_while_the_file_is_written_prevents_archiving(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with play() as stage:
@@ -214,7 +212,7 @@ async def test_a_turn_that_comes_while_the_file_is_written_keeps_it_out_of_the_a
         ) == ([], [], 7)
 
 
-async def test_a_turn_that_is_not_projected_yet_keeps_it_out_too(play: Play) -> None:
+async def test_a_turn_that_is_not_projected_yet_prevents_archiving(play: Play) -> None:
     async with play() as stage:
         await append_conversations(stage)
         async with stage.runtime.pool.connection() as conn:
@@ -225,9 +223,7 @@ async def test_a_turn_that_is_not_projected_yet_keeps_it_out_too(play: Play) -> 
         assert stored_files(stage) == []
 
 
-async def test_a_crash_between_file_and_event_leaves_nothing_that_is_not_mended(
-    play: Play, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_crash_between_file_and_event_is_repaired(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     async with play() as stage:
         await append_conversations(stage)
         before = await table_rows(stage)
@@ -247,7 +243,7 @@ async def test_a_crash_between_file_and_event_leaves_nothing_that_is_not_mended(
 
 
 @pytest.mark.parametrize("harm", ["damaged", "missing"])
-async def test_without_its_file_it_comes_back_from_the_log_and_says_so(
+async def test_without_its_file_a_conversation_is_restored_from_the_log_with_a_warning(
     play: Play, harm: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with play() as stage:

@@ -40,7 +40,7 @@ def play(nats_url: str, database_url: str, tmp_path: Path) -> Play:
     return player(nats_url, database_url, ["projectors"], home=tmp_path, archive_threads_after_days=30)
 
 
-async def test_what_a_user_said_stays_sealed_in_the_file_and_when_it_comes_back(play: Play) -> None:
+async def test_a_users_words_stay_sealed_in_the_file_and_after_restoring(play: Play) -> None:
     async with play() as stage:
         await append_conversations(stage)
         await archive_threads(stage)
@@ -53,7 +53,7 @@ async def test_what_a_user_said_stays_sealed_in_the_file_and_when_it_comes_back(
         assert "耶鲁" in parts[0].events[0].envelope
 
 
-async def test_after_the_key_is_destroyed_it_comes_back_with_tombstones(play: Play) -> None:
+async def test_after_the_key_is_destroyed_a_conversation_is_restored_with_tombstones(play: Play) -> None:
     async with play() as stage:
         await append_conversations(stage)
         await archive_threads(stage)
@@ -83,7 +83,7 @@ async def test_erasing_a_user_takes_their_files_and_leaves_those_of_others(play:
         assert {row[0] for row in await stage.rows("SELECT thread_id FROM messages")} == {"b"}
 
 
-async def test_it_comes_back_in_parts_and_a_crash_between_them_is_finished(
+async def test_a_conversation_is_restored_in_parts_even_after_a_crash_between_them(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with play() as stage:
@@ -107,7 +107,7 @@ async def test_it_comes_back_in_parts_and_a_crash_between_them_is_finished(
         ]
 
 
-async def test_several_who_read_it_at_once_bring_it_back_once(play: Play) -> None:
+async def test_concurrent_readers_restore_a_conversation_once(play: Play) -> None:
     async with play() as stage:
         await append_conversations(stage)
         before = await table_rows(stage)
@@ -131,7 +131,7 @@ async def test_a_conversation_that_was_deleted_does_not_come_back(play: Play) ->
         assert not await restore_thread(stage)
 
 
-async def test_conversations_that_others_refer_to_are_left_where_they_are(play: Play) -> None:
+async def test_conversations_that_others_refer_to_are_not_archived(play: Play) -> None:
     async with play() as stage:
         await append_conversations(stage, "parent", "graph", "bad")
         await stage.runtime.log.append_many([turn("hi", thread="shared", user=user) for user in ("ann", "bob")])
@@ -163,7 +163,7 @@ async def test_a_fork_reads_the_past_of_an_archived_parent(play: Play) -> None:
             assert [one.content for one in await thread_messages(conn, "default", "child")] == list(TEXTS[:4])
 
 
-async def test_who_writes_in_it_gets_an_answer_that_knows_what_was_said(play: Play) -> None:
+async def test_a_question_in_an_archived_conversation_is_answered_with_its_history(play: Play) -> None:
     async with play("projectors", "agent") as stage:
         await append_conversations(stage)
         await archive_threads(stage)
@@ -172,7 +172,7 @@ async def test_who_writes_in_it_gets_an_answer_that_knows_what_was_said(play: Pl
         assert [tier.turns.spans[0][0] for tier in receipt.tiers] == [1] and receipt.tiers[0].turns.count >= 6
 
 
-async def test_a_new_turn_brings_it_back_for_the_reactors(play: Play) -> None:
+async def test_a_new_turn_restores_the_conversation_for_the_reactors(play: Play) -> None:
     async with play("projectors", "reactors") as stage:
         await append_conversations(stage)
         await stage.rest()
@@ -187,7 +187,7 @@ async def test_a_new_turn_brings_it_back_for_the_reactors(play: Play) -> None:
         assert [row[3] for row in await stage.rows(ARCHIVED_THREADS)] == [True]
 
 
-async def test_events_of_the_archive_say_what_they_hold(play: Play) -> None:
+async def test_archive_events_contain_path_counts_and_sequences(play: Play) -> None:
     async with play() as stage:
         await append_conversations(stage, user=None)
         await archive_threads(stage)

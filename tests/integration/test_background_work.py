@@ -38,7 +38,7 @@ from turnlog.projectors.engine.projection import Projection
 
 
 @pytest.mark.parametrize("quiet_s", [0.0, math.inf])
-async def test_a_runner_catches_up_from_a_large_batch_on_until_it_is_quiet(
+async def test_a_runner_is_catching_up_from_a_large_batch_until_it_is_idle(
     log: Log, database_url: str, settled: Settled, monkeypatch: pytest.MonkeyPatch, quiet_s: float
 ) -> None:
     monkeypatch.setattr(engine, "QUIET_S", quiet_s)
@@ -78,7 +78,7 @@ def beside(projectors: Projectors) -> Runtime:
     return Runtime(Settings(_env_file=None), "", "", *cast(Any, (None, None)), runners=cast(Any, [projectors]))
 
 
-async def test_an_inbox_starts_no_work_while_projectors_catch_up() -> None:
+async def test_a_consumer_starts_no_work_while_projectors_catch_up() -> None:
     stop, projectors, asked = asyncio.Event(), Projectors(most=2), list[int]()
 
     async def work(deliveries: list[Delivery]) -> None:
@@ -100,7 +100,7 @@ async def test_background_work_waits_no_longer_than_it_may_and_not_after_a_stop(
     await waiting
 
 
-async def test_tenants_of_an_inbox_take_turns() -> None:
+async def test_tenants_of_a_consumer_take_turns() -> None:
     """A tenant with more waiting conversations gets no more turns. Within a tenant the oldest message comes first."""
     stop, served = asyncio.Event(), list[tuple[str, str]]()
 
@@ -117,7 +117,7 @@ async def test_tenants_of_an_inbox_take_turns() -> None:
     assert served[4:] == [("b", "2"), ("a", "3"), ("a", "4")]
 
 
-async def test_an_inbox_that_reads_no_bodies_gets_none_and_an_older_consumer_is_updated(
+async def test_a_consumer_without_bodies_receives_none_and_an_older_one_is_updated(
     log: Log, nats_url: str, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks the received bytes of a large turn. A consumer with bodies may hold only a few unacknowledged messages."""

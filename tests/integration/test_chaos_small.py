@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 @pytest.mark.nightly
-async def test_six_kills_while_events_are_appended_lose_and_double_nothing(home: Path) -> None:
+async def test_six_kills_during_appends_lose_and_duplicate_nothing(home: Path) -> None:
     result = await run(home, Plan(seed=4, events=1_500, kills=6, threads=24, lanes=8))
     assert result.violations == []
     assert sum(result.killed.values()) == 6
@@ -37,7 +37,7 @@ async def test_runs_of_a_killed_worker_have_each_effect_and_each_answer_once(hom
     gc.collect()
 
 
-async def test_a_backend_dies_only_when_the_postgres_that_was_killed_is_back(home: Path) -> None:
+async def test_a_backend_is_killed_only_after_a_killed_postgres_is_back(home: Path) -> None:
     fleet, back = Fleet(home, seed=4), asyncio.Event()
     try:
         await fleet.start()

@@ -87,7 +87,7 @@ async def test_a_conversation_is_kept_asked_recalled_and_deleted(face: Face) -> 
             await thread.messages()
 
 
-async def test_a_program_says_that_a_text_is_its_own(face: Face) -> None:
+async def test_a_program_can_mark_a_text_as_its_own(face: Face) -> None:
     async with face() as memory:
         thread = memory.thread("t", user="ann")
         await thread.add("user", "Summary: I live in Genoa.", origin="program")
@@ -148,7 +148,7 @@ async def test_a_receipt_of_one_user_is_refused_for_another(given: dict[str, Any
         assert await memory.memories("ann", limit=0) == []
 
 
-async def test_what_is_remembered_comes_into_the_context_until_it_is_forgotten(face: Face) -> None:
+async def test_a_memory_is_in_the_context_until_it_is_forgotten(face: Face) -> None:
     async with face() as memory:
         made = await memory.remember("ann", "Ann is allergic to nuts.")
         assert [one.content for one in await memory.memories("ann")] == ["Ann is allergic to nuts."]
@@ -159,7 +159,7 @@ async def test_what_is_remembered_comes_into_the_context_until_it_is_forgotten(f
         assert await memory.memories("ann") == []
 
 
-async def test_lists_go_on_behind_the_page_before(face: Face) -> None:
+async def test_lists_continue_after_the_previous_page(face: Face) -> None:
     async with face() as memory:
         for n in range(5):
             await memory.thread(f"t{n}", user="ann").add("user", "hello")
@@ -207,7 +207,7 @@ async def test_two_users_have_a_conversation_of_one_name_each_and_neither_reache
         assert (await bobs.recall("Bob", user="bob", thread="main")).turns[0].thread == his.thread
 
 
-async def test_two_users_who_begin_a_conversation_of_one_name_at_once_both_do(face: Face) -> None:
+async def test_two_users_can_begin_conversations_of_the_same_name_at_once(face: Face) -> None:
     async with face("ann") as anns, face("bob") as bobs:
         for number in range(3):
             one, other = anns.thread(f"t{number}", "ann"), bobs.thread(f"t{number}", "bob")
@@ -238,7 +238,7 @@ async def test_a_deleted_conversation_stays_deleted_for_its_user_and_its_name_fr
 
 
 @pytest.mark.parametrize(("local", "remote"), [(Memory, RemoteMemory), (Thread, RemoteThread)])
-def test_a_connected_memory_has_the_face_of_an_open_one(local: type, remote: type) -> None:
+def test_a_remote_memory_has_the_same_methods_as_a_local_one(local: type, remote: type) -> None:
     """Methods of both have the same signatures, but `user` may be optional in a remote one, because its token names
     the user. Methods that are inherited unchanged use only other methods that a server offers.
     """
@@ -257,7 +257,7 @@ def shape(method: Callable[..., Any]) -> list[tuple[Any, ...]]:
     ]
 
 
-async def test_a_server_refuses_as_the_memory_in_the_process_does(
+async def test_a_server_refuses_the_same_calls_as_a_local_memory(
     given: dict[str, Any], tmp_path: Path, model: OpenAIServer
 ) -> None:
     async with served(given, tmp_path) as api:
@@ -291,7 +291,9 @@ def test_an_error_of_the_server_has_the_class_of_its_code(code: str) -> None:
     assert (error.code, str(error)) == (code, "why")
 
 
-async def test_a_write_that_broke_off_is_sent_again_and_stored_once(given: dict[str, Any], tmp_path: Path) -> None:
+async def test_a_write_whose_response_was_lost_is_sent_again_and_stored_once(
+    given: dict[str, Any], tmp_path: Path
+) -> None:
     """The response to the first attempt is lost after the server has stored the turn."""
     async with served(given, tmp_path) as api:
         http = Http(api.url, api.token("ann"), patience_s=10)
@@ -317,7 +319,7 @@ async def test_a_write_that_broke_off_is_sent_again_and_stored_once(given: dict[
 
 
 @pytest.mark.parametrize("kind", ["open", "saver", "graph"])
-async def test_a_program_that_blocks_its_event_loop_holds_up_nobody_else(given: dict[str, Any], kind: str) -> None:
+async def test_a_program_that_blocks_its_event_loop_delays_nobody_else(given: dict[str, Any], kind: str) -> None:
     """Its roles continue: another program's turns are projected and its question is answered meanwhile."""
     settings = Settings(**given)
     opening: dict[str, Callable[[], AbstractAsyncContextManager[Any]]] = {
@@ -367,14 +369,14 @@ def test_a_setting_that_does_not_exist_is_refused() -> None:
         turnlog.open(modell="gpt-4o")
 
 
-def test_the_face_has_ten_names_and_loads_when_they_are_used() -> None:
+def test_the_package_has_ten_public_names_and_loads_them_on_use() -> None:
     assert len(turnlog.__all__) <= 10
     assert all(getattr(turnlog, name) for name in turnlog.__all__)
     loaded = "import sys, turnlog; sys.exit(len([name for name in sys.modules if name.startswith('turnlog.')]))"
     assert subprocess.run([sys.executable, "-c", loaded], check=False).returncode == 0
 
 
-async def test_the_ten_lines_run_in_an_empty_folder_with_nothing_else(tmp_path: Path) -> None:
+async def test_the_ten_line_example_runs_in_an_empty_folder(tmp_path: Path) -> None:
     home = tmp_path / "home"
     (lines,) = blocks("README.md", "python", "lines")
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TURNLOG_HOME": str(home)}

@@ -60,7 +60,7 @@ async def test_agents_are_listed_changed_and_switched(opening: Callable[[], Open
         assert (await memory.change_agent("visas", system_prompt="You know visas.")).name == "visas"
 
 
-async def test_what_cannot_be_used_is_refused_alike_and_changes_nothing(opening: Callable[[], Opening]) -> None:
+async def test_unusable_agents_are_refused_alike_and_change_nothing(opening: Callable[[], Opening]) -> None:
     async with opening() as memory:
         before = await memory.agents()
         for type_, changes, why in REFUSED:

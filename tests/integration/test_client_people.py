@@ -91,7 +91,7 @@ async def test_a_person_decides_what_happens_to_secrets(face: Face) -> None:
         ]
 
 
-async def test_a_memory_gets_other_words(face: Face) -> None:
+async def test_a_memory_can_be_reworded(face: Face) -> None:
     async with face() as memory:
         before = await memory.remember("ann", "Ann plays the cello.")
         await memory.edit("ann", before.memory_id, "Ann plays the viola.")
@@ -114,7 +114,7 @@ async def test_receipts_follow_into_a_fork(face: Face) -> None:
         assert await fork.receipts() == [] and len(await thread.messages()) == 3
 
 
-async def test_all_there_is_of_a_person_is_exported_as_asked(face: Face) -> None:
+async def test_all_data_of_a_person_is_exported(face: Face) -> None:
     async with face() as memory:
         await memory.thread("t", user="ann").add("user", "My card is 4111 1111 1111 1111.")
         masked, light = await memory.export("ann"), await memory.export("ann", level="light")
@@ -123,9 +123,7 @@ async def test_all_there_is_of_a_person_is_exported_as_asked(face: Face) -> None
 
 
 @pytest.mark.parametrize("kind", ["open", "connect"])
-async def test_what_was_said_is_remembered_once_the_memory_has_settled(
-    given: dict[str, Any], tmp_path: Path, kind: str
-) -> None:
+async def test_settled_waits_until_memories_are_extracted(given: dict[str, Any], tmp_path: Path, kind: str) -> None:
     offline = {name: given[name] for name in ("nats_url", "database_url")} | {"home": tmp_path}
     async with AsyncExitStack() as stack:
         if kind == "open":
@@ -139,7 +137,7 @@ async def test_what_was_said_is_remembered_once_the_memory_has_settled(
         assert "Mia" in {one.name for one in await memory.entities("ann", "person")}
 
 
-async def test_a_memory_that_nobody_extracts_from_does_not_settle(given: dict[str, Any]) -> None:
+async def test_settled_fails_if_no_process_extracts(given: dict[str, Any]) -> None:
     async with turnlog.open(**given | {"extract": True}, roles=("projectors",)) as memory:
         await memory.thread("t", user="ann").add("user", "My corgi is called Sesame.")
         with pytest.raises(NotSettled, match=r"1 turn .* `reactors`"):

@@ -12,7 +12,7 @@ from turnlog.agent.privacy.redaction.striking import InvalidWords
 from turnlog.events.errors import NotFound
 
 
-async def test_an_owner_sees_where_words_of_a_turn_stand_before_they_are_struck(face: Face) -> None:
+async def test_an_owner_sees_where_words_of_a_turn_occur_before_they_are_redacted(face: Face) -> None:
     async with face() as memory, face("bob") as bobs:
         thread = memory.thread("t", user="ann")
         seq = (await thread.add("user", "My locker opens with Zebrafish-77.")).seq
@@ -38,7 +38,7 @@ async def test_an_owner_sees_where_words_of_a_turn_stand_before_they_are_struck(
 
 
 @pytest.mark.nightly
-async def test_words_of_a_turn_are_struck_with_a_receipt(face: Face) -> None:
+async def test_words_of_a_turn_are_redacted_with_a_receipt(face: Face) -> None:
     async with face() as memory, face("bob") as bobs:
         await bobs.thread("other", user="bob").add("user", "Zebrafish-77 is a fish.")
         thread = memory.thread("t", user="ann")

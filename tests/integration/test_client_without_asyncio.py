@@ -54,7 +54,7 @@ async def test_a_server_is_used_without_asyncio_too(given: dict[str, Any], tmp_p
     assert roles == ["user", "user", "assistant", "user", "assistant"]
 
 
-def test_an_answer_that_is_left_early_is_recorded_all_the_same(given: dict[str, Any], model: OpenAIServer) -> None:
+def test_an_answer_that_is_abandoned_early_is_still_recorded(given: dict[str, Any], model: OpenAIServer) -> None:
     with turnlog.open(**given) as memory:
         thread = memory.thread("t")
         pieces = thread.ask("one two three")
@@ -64,7 +64,7 @@ def test_an_answer_that_is_left_early_is_recorded_all_the_same(given: dict[str, 
         assert {"echo: one two three", "echo: again"} <= {one.content for one in thread.messages()}
 
 
-def test_an_exception_leaves_the_block_as_it_is(given: dict[str, Any], model: OpenAIServer) -> None:
+def test_an_exception_leaves_the_block_unchanged(given: dict[str, Any], model: OpenAIServer) -> None:
     model.fail(401)
     with pytest.raises(NoAnswer), turnlog.open(**given) as memory:
         list(memory.thread("t").ask("hello"))

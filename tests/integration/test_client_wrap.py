@@ -230,7 +230,7 @@ def check_order(said: list[Any], model: OpenAIServer, questions: list[str]) -> N
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("through", ["open", "connect"])
-async def test_calls_at_once_in_one_thread_are_answered_in_order(
+async def test_concurrent_calls_in_one_conversation_are_answered_in_order(
     given: dict[str, Any], serve: Serve, model: OpenAIServer, through: str, stream: bool
 ) -> None:
     async with (
@@ -249,7 +249,9 @@ async def test_calls_at_once_in_one_thread_are_answered_in_order(
         check_order(await memory.thread("t", "ann").messages(), model, questions)
 
 
-def test_calls_of_threads_at_once_are_answered_in_order(given: dict[str, Any], model: OpenAIServer) -> None:
+def test_concurrent_calls_from_several_os_threads_are_answered_in_order(
+    given: dict[str, Any], model: OpenAIServer
+) -> None:
     with turnlog.open(**given) as memory, openai.OpenAI(base_url=model.url, api_key=model.key) as original:
         client = turnlog.wrap(original, memory=memory, thread="t", user="ann")
 

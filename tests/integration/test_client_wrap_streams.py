@@ -93,7 +93,7 @@ async def said(given: dict[str, Any]) -> list[Any]:
 
 @pytest.mark.parametrize("opened", [asynchronous, blocking])
 @pytest.mark.parametrize("leaves", ["the browser", "the server"])
-async def test_what_came_is_recorded_when_one_side_of_a_streaming_response_leaves(
+async def test_the_received_text_is_recorded_when_one_side_of_a_stream_leaves(
     given: dict[str, Any], model: OpenAIServer, opened: Any, leaves: str
 ) -> None:
     go_on = threading.Event()
@@ -120,7 +120,7 @@ async def test_what_came_is_recorded_when_one_side_of_a_streaming_response_leave
     assert (await said(given))[:2] in (SAID, ["Tell me.", "one two three"])
 
 
-async def test_a_stream_is_recorded_when_its_task_is_cancelled_or_nobody_holds_it(
+async def test_a_stream_is_recorded_when_its_task_is_cancelled_or_it_is_garbage_collected(
     given: dict[str, Any], model: OpenAIServer
 ) -> None:
     go_on = threading.Event()

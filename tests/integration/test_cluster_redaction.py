@@ -37,7 +37,7 @@ async def contents(log: Log) -> str:
 
 
 @pytest.mark.nightly
-async def test_struck_words_stay_gone_for_readers_when_the_leader_dies(
+async def test_redacted_words_stay_gone_for_readers_when_the_leader_dies(
     cluster: Cluster, database_url: str, tmp_path: Path
 ) -> None:
     play = player(",".join(cluster.urls), database_url, ["projectors"], home=tmp_path / "home", kek=None, replicas=3)

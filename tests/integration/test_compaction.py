@@ -80,7 +80,7 @@ TEA_CN = memory_of(4, content="很喜欢喝绿茶")
 TEA_CN_AGAIN = memory_of(5, content="她非常爱喝绿茶")
 
 
-async def test_the_most_important_of_those_that_say_the_same_stays(runtime: Runtime) -> None:
+async def test_the_most_important_of_duplicate_memories_stays(runtime: Runtime) -> None:
     await remember(runtime, {TEA: 0, TEA_AGAIN: 20, HIKING: 90})
     assert (await run(runtime)).counts == SKIPPED | {"looked_at": 3, "groups": 1, "closed": 1}
     assert await valid(runtime) == [2, 3]
@@ -89,25 +89,25 @@ async def test_the_most_important_of_those_that_say_the_same_stays(runtime: Runt
     assert ended == [(TEA.id, TEA_AGAIN.id, "duplicate", "likes green tea a lot")]
 
 
-async def test_chinese_memories_that_say_the_same_become_one(runtime: Runtime) -> None:
+async def test_duplicate_chinese_memories_are_merged(runtime: Runtime) -> None:
     await remember(runtime, {TEA_CN: 0, TEA_CN_AGAIN: 10})
     await run(runtime)
     assert len(await valid(runtime)) == 1
 
 
-async def test_what_is_less_like_stays(runtime: Runtime) -> None:
+async def test_less_similar_memories_are_not_merged(runtime: Runtime) -> None:
     await remember(runtime, {TEA: 0, TEA_AGAIN: 30})
     assert (await run(runtime)).counts["groups"] == 0
     assert await valid(runtime) == [1, 2]
 
 
-async def test_a_likeness_of_what_differs_in_a_number_a_negation_or_a_name_is_no_duplicate(runtime: Runtime) -> None:
+async def test_similar_memories_that_differ_in_a_number_negation_or_name_are_not_duplicates(runtime: Runtime) -> None:
     told = ["has 2 cats at home", "has 3 cats at home", "has not 2 cats at home", "住在北京", "住在上海"]
     await remember(runtime, {memory_of(n, content=text): float(n) for n, text in enumerate(told, 1)})
     assert (await run(runtime)).counts["groups"] == 0
 
 
-async def test_a_neighbours_neighbour_is_no_duplicate(runtime: Runtime) -> None:
+async def test_a_memory_similar_only_to_a_duplicate_is_not_merged(runtime: Runtime) -> None:
     first, second = (
         memory_of(6, content="enjoys tea from green leaves"),
         memory_of(7, content="green tea is a favourite"),
@@ -133,7 +133,7 @@ async def test_a_second_run_finds_nothing(runtime: Runtime) -> None:
     assert await runtime.log.thread_head("default", ANN.thread) == head
 
 
-async def test_a_compaction_taken_back_leaves_the_rows_as_if_it_had_never_been(runtime: Runtime) -> None:
+async def test_an_undone_compaction_leaves_the_rows_as_before(runtime: Runtime) -> None:
     await remember(runtime, {TEA: 0, TEA_AGAIN: 5, HIKING: 90})
     query = "SELECT m::text FROM memories m ORDER BY id"
     async with runtime.pool.connection() as conn:
@@ -149,7 +149,7 @@ async def test_a_compaction_taken_back_leaves_the_rows_as_if_it_had_never_been(r
         assert await rows(conn, query) == before
 
 
-async def test_what_was_taken_apart_is_not_made_one_again(runtime: Runtime) -> None:
+async def test_separated_memories_are_not_merged_again_by_the_job(runtime: Runtime) -> None:
     await remember(runtime, {TEA: 0, TEA_AGAIN: 5})
     await run(runtime)
     writer, [made] = MemoryWriter(runtime.log, runtime.pool), await compactions(runtime)
@@ -160,12 +160,12 @@ async def test_what_was_taken_apart_is_not_made_one_again(runtime: Runtime) -> N
     assert await valid(runtime) == [1, 2]
 
 
-async def test_an_unknown_compaction_cannot_be_taken_back(runtime: Runtime) -> None:
+async def test_an_unknown_compaction_cannot_be_undone(runtime: Runtime) -> None:
     with pytest.raises(NotFound, match="no compaction"):
         await undo_compaction(MemoryWriter(runtime.log, runtime.pool), ANN, UUID(int=404))
 
 
-async def test_the_event_says_what_was_made_one_and_how_alike_it_was(runtime: Runtime) -> None:
+async def test_the_event_names_the_merged_memories_and_their_similarity(runtime: Runtime) -> None:
     await remember(runtime, {TEA: 0, TEA_AGAIN: 20})
     await run(runtime)
     events = [one.event.data async for one in runtime.log.read_thread("default", ANN.thread)]

@@ -80,9 +80,7 @@ async def sequences(runtime: Runtime) -> list[int]:
     return [one.seq async for one in runtime.log.read_thread("default", ANN.thread)]
 
 
-async def test_undone_the_members_hold_as_before_and_are_not_made_one_again(
-    runtime: Runtime, server: OpenAIServer
-) -> None:
+async def test_after_an_undo_the_members_are_valid_and_not_merged_again(runtime: Runtime, server: OpenAIServer) -> None:
     await append_memories(runtime, TRIP_ANGLES)
     async with runtime.pool.connection() as conn:
         before = await rows(conn, "SELECT m::text FROM memories m ORDER BY id")
@@ -100,7 +98,7 @@ async def test_undone_the_members_hold_as_before_and_are_not_made_one_again(
     assert await valid_contents(runtime) == [one.content for one in TRIPS]
 
 
-async def test_forgetting_a_member_forgets_what_was_made_and_the_others_hold_again(
+async def test_forgetting_a_member_forgets_the_merged_memory_and_restores_the_others(
     runtime: Runtime, server: OpenAIServer
 ) -> None:
     await append_memories(runtime, TRIP_ANGLES)
@@ -115,7 +113,7 @@ async def test_forgetting_a_member_forgets_what_was_made_and_the_others_hold_aga
     assert (await run_compaction(runtime)).counts["calls"] == 0
 
 
-async def test_forgetting_what_was_made_forgets_what_it_was_made_of(runtime: Runtime, server: OpenAIServer) -> None:
+async def test_forgetting_a_merged_memory_forgets_its_members(runtime: Runtime, server: OpenAIServer) -> None:
     await append_memories(runtime, TEA_ANGLES)
     server.reply(merged_text(TEA_MERGED))
     await run_compaction(runtime)
@@ -124,7 +122,7 @@ async def test_forgetting_what_was_made_forgets_what_it_was_made_of(runtime: Run
     assert await valid_contents(runtime) == []
 
 
-async def test_a_member_that_is_forgotten_while_the_model_writes_is_in_no_memory(
+async def test_a_member_that_is_forgotten_during_the_model_call_is_not_merged(
     runtime: Runtime, server: OpenAIServer
 ) -> None:
     await append_memories(runtime, TEA_ANGLES)
@@ -139,7 +137,7 @@ async def test_a_member_that_is_forgotten_while_the_model_writes_is_in_no_memory
         assert await rows(conn, "SELECT FROM model_cache") == []
 
 
-async def test_going_back_to_a_member_lets_the_others_hold_too(runtime: Runtime, server: OpenAIServer) -> None:
+async def test_reverting_to_a_member_makes_the_others_valid_too(runtime: Runtime, server: OpenAIServer) -> None:
     await append_memories(runtime, TRIP_ANGLES)
     server.reply(merged_text(SUMMARY))
     await run_compaction(runtime)
@@ -160,7 +158,7 @@ async def test_a_rebuild_gives_the_same_rows_without_a_call(runtime: Runtime, se
     assert len(server.bodies()) == 2
 
 
-async def test_what_was_made_gets_a_vector_and_is_recalled_by_what_it_says(
+async def test_a_merged_memory_gets_a_vector_and_is_recalled_by_its_content(
     runtime: Runtime, server: OpenAIServer
 ) -> None:
     await append_memories(runtime, {**TRIP_ANGLES, old(8, "has a cello", FAINT): 90.0})
@@ -179,7 +177,7 @@ async def test_what_was_made_gets_a_vector_and_is_recalled_by_what_it_says(
     assert f"{found.memories[0].memory.first_said_at:%Y-%m-%d}" == f"{FAINT:%Y-%m-%d}"
 
 
-async def test_before_it_was_made_the_members_held(runtime: Runtime, server: OpenAIServer) -> None:
+async def test_before_the_merge_the_members_were_valid(runtime: Runtime, server: OpenAIServer) -> None:
     await append_memories(runtime, TEA_ANGLES)
     server.reply(merged_text(TEA_MERGED))
     await run_compaction(runtime)
@@ -190,7 +188,7 @@ async def test_before_it_was_made_the_members_held(runtime: Runtime, server: Ope
     assert [one.content for one in later] == [TEA_MERGED]
 
 
-async def test_words_of_what_was_made_are_sealed_in_the_log(runtime: Runtime, server: OpenAIServer) -> None:
+async def test_the_text_of_a_merged_memory_is_sealed_in_the_log(runtime: Runtime, server: OpenAIServer) -> None:
     await append_memories(runtime, TEA_ANGLES)
     server.reply(merged_text(TEA_MERGED))
     await run_compaction(runtime)
@@ -215,7 +213,7 @@ async def test_an_erased_users_answers_and_memories_are_gone(runtime: Runtime, s
     assert (await run_compaction(runtime)).counts["calls"] == 0
 
 
-async def test_an_export_has_what_was_made_and_what_it_was_made_of(runtime: Runtime, server: OpenAIServer) -> None:
+async def test_an_export_contains_a_merged_memory_and_its_members(runtime: Runtime, server: OpenAIServer) -> None:
     await append_memories(runtime, TEA_ANGLES)
     server.reply(merged_text(TEA_MERGED))
     await run_compaction(runtime)
@@ -225,7 +223,7 @@ async def test_an_export_has_what_was_made_and_what_it_was_made_of(runtime: Runt
     assert {one["content"] for one in exported} == {TEA.content, TEA_FOND.content, TEA_MERGED}
 
 
-async def test_the_rows_follow_from_the_events_alone_however_often_they_come(db: Connection) -> None:
+async def test_repeated_events_leave_the_same_rows(db: Connection) -> None:
     told = [one.model_copy(update={"sources": (SOURCE,)}) for one in TRIPS]
     about = {"thread": ANN.thread, "user": ANN.user, "time": NOW}
     made = old(99, SUMMARY, NOW, kind="SUMMARY", origin="compaction", sources=(SOURCE,))

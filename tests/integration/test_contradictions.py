@@ -67,7 +67,7 @@ async def said(stage: Stage, *contents: str) -> list[Any]:
     return await stage.rows("SELECT content, status, closed_reason FROM memories ORDER BY seq")
 
 
-async def test_what_a_model_finds_contradictory_ends_and_a_rebuild_asks_nothing(
+async def test_a_memory_that_a_model_finds_contradicted_ends_and_a_rebuild_asks_no_model(
     play: Play, model: ComparingServer
 ) -> None:
     model.verdict = {"verdict": "contradicts", "strategy": "KEEP_LATEST"}

@@ -43,7 +43,7 @@ def settings(nats_url: str, database_url: str, model: OpenAIServer) -> Settings:
     return settings_of(nats_url, database_url, model)
 
 
-async def test_a_conversation_goes_on_in_another_process_and_stands_in_the_read_models(
+async def test_a_conversation_continues_in_another_process_and_is_in_the_read_models(
     settings: Settings, model: OpenAIServer
 ) -> None:
     model.reply("Nice to meet you, Ann.")
@@ -109,7 +109,7 @@ async def test_a_run_that_ends_between_answer_and_metering_is_finished_without_a
     assert len(model.bodies("chat")) == 1
 
 
-async def test_a_full_log_is_told_and_the_next_run_records_the_answer_once(settings: Settings) -> None:
+async def test_a_full_log_is_reported_and_the_next_run_records_the_answer_once(settings: Settings) -> None:
     async with instance(settings) as one:
         given = {"messages": [HumanMessage("Hi.")], "user_id": "ann", "conversation_id": THREAD}
         await one.graph.ainvoke(given, thread_config(THREAD), interrupt_after=["generate"], durability="sync")
@@ -161,9 +161,7 @@ async def test_asking_again_after_a_failure_shows_the_model_both_questions(
     assert sent(model) == [("user", "First?"), ("user", "Second?")]
 
 
-async def test_an_old_episode_comes_back_into_the_request_that_no_longer_has_room_for_it(
-    settings: Settings, model: OpenAIServer
-) -> None:
+async def test_a_relevant_old_episode_is_in_a_request_with_little_room(settings: Settings, model: OpenAIServer) -> None:
     model.reply("Lisbon is lovely for a marathon.")
     async with instance(settings, context_window=1_500) as one:
         await one.ask("I ran a marathon in Lisbon.")
@@ -196,9 +194,7 @@ async def test_summary_and_topics_of_the_thread_reach_the_model(settings: Settin
     assert "[Conversation Summary]\nAnn runs." in head and "[Recallable Topics]: running" in head
 
 
-async def test_documents_are_looked_up_for_the_routes_that_have_some_and_only_then(
-    settings: Settings, model: OpenAIServer
-) -> None:
+async def test_documents_are_retrieved_only_for_routes_that_have_some(settings: Settings, model: OpenAIServer) -> None:
     async with instance(settings) as one:
         await one.store.aput(("essays", "guides"), "length", {"text": "An essay draft has 650 words"})
         await one.store.aput(("schools",), "length", {"text": "This essay draft belongs elsewhere"})
@@ -227,7 +223,7 @@ async def test_an_agent_of_the_team_answers_by_its_own_prompt_and_model(
     assert general["model"] != "essays" and essay.prompt.strip() not in str(general["messages"][0]["content"])
 
 
-async def test_memories_of_the_user_and_of_nobody_else_are_given(settings: Settings, model: OpenAIServer) -> None:
+async def test_only_the_users_own_memories_are_in_the_request(settings: Settings, model: OpenAIServer) -> None:
     async with instance(settings) as one:
         await one.store.aput(("memories", "ann"), "1", {"text": "我喜欢绿茶"})
         for other in ("bob", "anna", "an"):
@@ -236,7 +232,7 @@ async def test_memories_of_the_user_and_of_nobody_else_are_given(settings: Setti
     assert sent(model) == [("user", "[LONG-TERM MEMORIES]\n- 我喜欢绿茶"), ("user", "我喜欢喝什么茶？")]
 
 
-async def test_yesterday_is_that_of_the_timezone_set(settings: Settings, model: OpenAIServer) -> None:
+async def test_yesterday_follows_the_configured_timezone(settings: Settings, model: OpenAIServer) -> None:
     there, utc = yesterdays_of_zone_and_utc(ZoneInfo("Asia/Shanghai"))
     async with instance(settings, timezone="Asia/Shanghai", long_term_top_k=1) as one:
         told = [recorded("我买了一把椅子", there), recorded("我买了一盏灯", utc)]
@@ -246,7 +242,7 @@ async def test_yesterday_is_that_of_the_timezone_set(settings: Settings, model: 
     assert "椅子" in str(sent(model)) and "灯" not in str(sent(model))
 
 
-async def test_without_the_embedder_the_answer_is_made_all_the_same(settings: Settings, model: OpenAIServer) -> None:
+async def test_an_answer_is_made_without_the_embedder(settings: Settings, model: OpenAIServer) -> None:
     async with instance(settings) as one:
         await one.store.aput(("essays",), "length", {"text": "An essay draft has 650 words"})
         await one.store.aput(("memories", "ann"), "1", {"text": "Ann likes tea"})
@@ -268,7 +264,7 @@ async def test_a_node_that_runs_again_meters_the_answer_once(settings: Settings)
         assert await one.usage() == [("ann", "general", 1, 0)]
 
 
-async def test_another_conversation_of_the_user_is_quoted_as_such_and_of_nobody_else(
+async def test_only_the_users_own_other_conversations_are_quoted_and_labelled(
     settings: Settings, model: OpenAIServer
 ) -> None:
     async with instance(settings) as one:

@@ -79,7 +79,7 @@ async def test_without_postgres_a_known_thread_goes_on_and_an_unknown_one_is_ref
         assert await said(known) == whole
 
 
-async def test_without_postgres_a_new_thread_begins_all_the_same(own: OwnServers) -> None:
+async def test_a_new_thread_can_begin_without_postgres(own: OwnServers) -> None:
     async with on_stage(own.settings(), ["projectors"]) as stage:
         await own.kill("postgres")
         graph = echo(saver_of(stage))

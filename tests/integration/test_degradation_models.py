@@ -75,7 +75,7 @@ async def test_a_checkpoint_whose_retries_fail_leaves_the_full_history_and_a_lat
     assert "Question 1 about" not in after.full_history
 
 
-async def test_a_model_that_writes_far_too_long_a_summary_is_held_to_the_limit(play: Play, model: MemoryServer) -> None:
+async def test_a_summary_that_is_far_too_long_is_cut_to_the_limit(play: Play, model: MemoryServer) -> None:
     trips = [f"They planned city {a}, then museum {b}." for a in range(1, 10) for b in range(1, 10)]
     model.said["summary"], model.said["compress"] = " ".join(trips), " ".join(trips[:40])
     async with play(max_summary_tokens=50) as stage, memory_of(stage) as memory:

@@ -101,7 +101,7 @@ async def test_without_postgres_sessions_are_read_from_memory_from_the_bucket_an
         await own.back()
 
 
-async def test_what_is_written_without_postgres_is_in_the_read_model_when_it_is_back(own: OwnServers) -> None:
+async def test_turns_written_without_postgres_are_projected_when_it_is_back(own: OwnServers) -> None:
     async with on_stage(own.settings(), ["projectors"]) as stage, memory_of(stage) as memory:
         await memory.create(MemoryCreateRequest(conversation_id="t", user_id="ann"))
         await stage.runtime.wait_until_projected()
@@ -122,7 +122,7 @@ async def test_what_is_written_without_postgres_is_in_the_read_model_when_it_is_
             assert await rows(conn, "SELECT turn_count, last_bot_message FROM sessions") == [(1, "Well done.")]
 
 
-async def test_without_postgres_a_memory_context_is_built_all_the_same(own: OwnServers) -> None:
+async def test_a_memory_context_is_built_without_postgres(own: OwnServers) -> None:
     asked = MemoryQueryRequest(conversation_id="t", query="Where did I run?")
     async with on_stage(own.settings(), ["projectors"]) as stage, memory_of(stage) as known:
         await known.create(MemoryCreateRequest(conversation_id="t", user_id="ann"))
@@ -154,7 +154,7 @@ async def test_without_the_bucket_sessions_are_read_from_postgres_and_it_is_crea
             assert await read(fresh) == (2, "Rest.", "kv")
 
 
-async def test_a_bucket_that_refuses_every_copy_hinders_nobody(own: OwnServers) -> None:
+async def test_sessions_work_while_the_bucket_is_full(own: OwnServers) -> None:
     async with on_stage(own.settings(), ["projectors"]) as stage:
         async with sessions_of(stage) as first:
             await talk(stage, first)

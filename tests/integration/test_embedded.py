@@ -80,7 +80,7 @@ async def test_killed_servers_are_taken_over_with_their_data_and_address(home: P
     assert await said(second) == (["before the kill"], ["before the kill"])
 
 
-async def test_only_the_killed_one_of_the_two_is_started(home: Path) -> None:
+async def test_only_the_killed_server_is_started_again(home: Path) -> None:
     first = await start(home)
     await kill(home, "nats")
     assert (await start(home)).started == ("nats",)
@@ -189,7 +189,7 @@ async def test_a_database_of_another_major_version_is_refused_and_nothing_is_lef
     assert processes_left_in(new_home) == []
 
 
-async def test_a_wished_port_that_is_taken_is_named(home: Path) -> None:
+async def test_a_configured_port_that_is_taken_is_named(home: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ServerStartFailed, match=f"port {port} .* is taken"):

@@ -66,7 +66,7 @@ async def test_a_living_lease_of_another_process_counts_and_a_killed_one_does_no
     assert pids(home) == {}
 
 
-async def test_a_command_killed_in_its_first_start_leaves_nothing_in_the_way(new_home: Path) -> None:
+async def test_a_command_killed_in_its_first_start_does_not_block_the_next(new_home: Path) -> None:
     holder = await asyncio.create_subprocess_exec(sys.executable, "-c", HOLDER, str(new_home), env=environment())
 
     async def in_the_making() -> bool:

@@ -90,7 +90,7 @@ async def test_root_and_the_owner_of_a_home_share_its_servers(shared_home: Path)
     assert processes_left_in(shared_home) == []
 
 
-async def test_running_servers_do_not_mind_a_folder_above_them_being_closed(home: Path) -> None:
+async def test_running_servers_survive_a_closed_parent_folder(home: Path) -> None:
     servers = await start(home)
     await say(servers, "before")
     home.chmod(0o700)  # removes the rights that root had granted to the servers' user
@@ -107,7 +107,7 @@ async def test_root_hands_the_servers_to_somebody_else(home: Path) -> None:
     assert 0 not in users
 
 
-def test_root_lets_the_servers_alone_into_a_closed_folder_and_everybody_through_one_of_a_group(
+def test_root_opens_a_private_folder_only_to_the_servers_and_a_group_folder_to_all(
     shared_home: Path,
 ) -> None:
     closed, of_a_group = shared_home / "closed", shared_home / "closed" / "of-a-group"

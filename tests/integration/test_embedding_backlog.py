@@ -81,7 +81,7 @@ async def test_the_most_recently_active_thread_comes_first_with_its_old_turns_to
         assert await pending(stage, limit=3) == ["oldest at 20", "oldest at 2", "imported later at 8"]
 
 
-async def test_vectors_of_another_model_are_replaced_after_what_has_none(play: Play) -> None:
+async def test_vectors_of_another_model_are_replaced_after_texts_without_a_vector(play: Play) -> None:
     async with play() as stage:
         await say(stage, "embedded", 5, 6)
         await embed(stage)
@@ -118,7 +118,9 @@ async def test_the_progress_counts_the_threads_asked_for_alone(play: Play) -> No
         assert seen == [(3, 3)]
 
 
-async def test_a_caller_waits_as_long_as_it_said_and_hears_how_much_is_left(play: Play, model: OpenAIServer) -> None:
+async def test_a_caller_waits_up_to_its_time_limit_and_gets_the_remaining_count(
+    play: Play, model: OpenAIServer
+) -> None:
     """The next caller can continue, because the lock is free."""
     async with play() as stage:
         await say(stage, "t", 1, 2)
@@ -130,7 +132,7 @@ async def test_a_caller_waits_as_long_as_it_said_and_hears_how_much_is_left(play
         assert await pending(stage) == ["waiting at 3"]
 
 
-async def test_a_half_embedded_thread_counts_for_what_it_lacks_and_an_estimate_needs_a_measured_round(
+async def test_a_half_embedded_thread_counts_its_missing_texts_and_an_estimate_needs_a_measured_round(
     play: Play,
 ) -> None:
     async with play() as stage:

@@ -67,7 +67,7 @@ async def test_vectors_come_by_events_with_what_they_cost(play: Play, model: Ope
     assert sorted(texts) == ["I like tea", "My sister paints boats"]
 
 
-async def test_of_two_that_say_the_same_one_becomes_the_others_duplicate(play: Play) -> None:
+async def test_of_two_equivalent_memories_one_becomes_a_duplicate(play: Play) -> None:
     async with play() as stage:
         [first] = await remember(stage, LIKES)
         await embedded(stage, 1)
@@ -94,7 +94,7 @@ async def test_memories_of_one_batch_are_compared_with_each_other_too(play: Play
         assert len(await stage.all("memories_embedded", ANN)) == 1
 
 
-async def test_other_users_and_shadows_are_no_duplicates(play: Play) -> None:
+async def test_memories_of_other_users_and_of_trials_are_not_duplicates(play: Play) -> None:
     async with play() as stage:
         await remember(stage, LIKES)
         await remember(stage, SAME, user="bob")
@@ -108,7 +108,7 @@ async def test_other_users_and_shadows_are_no_duplicates(play: Play) -> None:
         assert len(await stage.all("memories_embedded", shadow)) == 1
 
 
-async def test_a_forgotten_memory_is_embedded_no_more(play: Play, model: OpenAIServer) -> None:
+async def test_a_forgotten_memory_is_no_longer_embedded(play: Play, model: OpenAIServer) -> None:
     async with play("projectors") as stage:
         [secret, _] = await remember(stage, "My PIN is 1234", "I like tea")
         await Memories(stage.runtime.log, stage.runtime.pool).forget("default", "ann", secret)
@@ -140,7 +140,7 @@ async def test_a_rebuild_asks_no_model_and_gives_the_same_rows(play: Play, model
     assert len(model.requests) == asked
 
 
-async def test_memories_that_cannot_be_embedded_keep_nobody_else_waiting(play: Play) -> None:
+async def test_memories_that_cannot_be_embedded_do_not_delay_others(play: Play) -> None:
     async with play() as stage:
         foreign = MemoryRecorded.model_validate(
             {
@@ -160,7 +160,9 @@ async def test_memories_that_cannot_be_embedded_keep_nobody_else_waiting(play: P
         assert await stage.all("memories_embedded") == []
 
 
-async def test_the_real_model_tells_what_is_the_same_from_what_is_only_near(nats_url: str, database_url: str) -> None:
+async def test_the_real_model_distinguishes_equivalent_from_merely_similar_memories(
+    nats_url: str, database_url: str
+) -> None:
     said = [
         *("My sister is called Anna", "I have a sister named Anna", "I live in Berlin", "I live in Munich"),
         *("我住在北京", "我现在在北京住", "我不喜欢爬山", "我喜欢爬山", "I have two cats", "I have three cats"),

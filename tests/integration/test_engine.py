@@ -33,7 +33,7 @@ from turnlog.projectors.models.registry import BY_NAME
 CONTENTS = "SELECT thread_id, content FROM messages ORDER BY seq"
 
 
-async def test_what_is_appended_is_visible_in_every_read_model(
+async def test_appended_events_are_visible_in_every_read_model(
     log: Log, db: Connection, running_projectors: Runner, settled: Settled
 ) -> None:
     await log.append_many([turn("When?"), turn("On 8 May.", "assistant")])
@@ -45,7 +45,7 @@ async def test_what_is_appended_is_visible_in_every_read_model(
     assert await rows(db, "SELECT DISTINCT position FROM projection_positions") == [(2,)]
 
 
-async def test_the_same_event_long_after_the_deduplication_window_is_no_second_event(
+async def test_an_event_repeated_after_the_deduplication_window_is_applied_once(
     log: Log, db: Connection, running_projectors: Runner, settled: Settled
 ) -> None:
     one = turn("once")
@@ -80,7 +80,7 @@ async def test_odd_thread_ids_reach_the_read_models_as_they_are(
     assert [thread for thread, _ in await rows(db, CONTENTS)] == threads
 
 
-async def test_a_position_that_somebody_else_moved_throws_the_batch_away(log: Log, db: Connection) -> None:
+async def test_a_batch_is_discarded_if_somebody_else_moved_the_position(log: Log, db: Connection) -> None:
     await log.append_many([turn("one"), turn("two")])
     at = await positions.load(db, [MESSAGES], LIVE, 0)
     async with log.reader(0, 1) as reader:
@@ -144,7 +144,7 @@ async def test_a_runner_outlives_lost_connections_and_a_lost_consumer(
     assert [text for _, text in await rows(db, CONTENTS)] == ["0", "1", "2", "3"]
 
 
-async def test_lag_counts_what_is_to_come_and_what_is_parked(
+async def test_lag_counts_pending_and_parked_events(
     log: Log, db: Connection, database_url: str, settled: Settled
 ) -> None:
     async with running_projector(log, database_url, [MESSAGES]):
@@ -185,7 +185,7 @@ async def test_only_an_event_that_waits_too_long_is_a_stall(log: Log, db: Connec
     await eventually(stalls)
 
 
-async def test_waiting_for_a_projector_that_does_not_run_ends_with_what_to_do(log: Log, db: Connection) -> None:
+async def test_waiting_for_a_projector_that_does_not_run_ends_with_advice(log: Log, db: Connection) -> None:
     await log.append(turn())
     with pytest.raises(NotProjectedInTime, match=r"messages did not reach sequence 1.*turnlog worker projectors"):
         await wait_for(db, ("messages",), 0, 1, timeout_s=0.05)
@@ -206,7 +206,7 @@ async def test_rows_of_another_code_version_ask_for_a_rebuild(
         await eventually(complained)
 
 
-async def test_a_wrong_database_url_is_told_in_plain_words() -> None:
+async def test_a_wrong_database_url_is_reported_in_plain_words() -> None:
     with pytest.raises(DatabaseUnavailable, match=r"(?s)cannot connect to Postgres.*DATABASE_URL"):
         await connect("postgresql://nobody@127.0.0.1:1/none")
 
@@ -218,7 +218,7 @@ async def test_a_session_has_utc_and_compiles_no_statement(database_url: str) ->
             assert sorted(await found.fetchall()) == [("UTC", "client"), ("off", "client")]
 
 
-async def test_large_events_are_projected_in_a_thread_beside_the_event_loop(
+async def test_large_events_are_projected_in_a_thread_outside_the_event_loop(
     log: Log, database_url: str, db: Connection, settled: Settled
 ) -> None:
     """Answers, other partitions and heartbeats continue meanwhile; small events are projected without a thread."""
@@ -256,7 +256,7 @@ async def test_a_projection_of_another_version_waits_and_the_others_go_on(
     assert await rows(db, "SELECT count(*) FROM thread_activity") == [(0,)]
 
 
-async def test_rows_of_another_log_are_not_gone_on_with(log: Log, database_url: str, db: Connection) -> None:
+async def test_rows_of_another_log_are_not_continued(log: Log, database_url: str, db: Connection) -> None:
     await db.execute(
         "INSERT INTO projection_positions (projection, build, partition, position, code_version) "
         "VALUES ('messages', 'live', 0, 77, %s)",

@@ -23,7 +23,7 @@ def hashed(text: str) -> bytes:
     return sha256(text.encode()).digest()
 
 
-async def test_words_that_an_item_of_somebody_else_has_keep_their_vector(
+async def test_the_vector_of_words_in_another_persons_item_is_kept(
     log: Log, db: Connection, running_projectors: Runner, settled: Settled
 ) -> None:
     said = ["of ann alone", "ann's memory, bob's item", "bob's memory, ann's item"]
@@ -41,7 +41,7 @@ async def test_words_that_an_item_of_somebody_else_has_keep_their_vector(
     assert (hashed(in_item),) in left
 
 
-async def test_the_table_of_statistics_is_written_anew(db: Connection) -> None:
+async def test_the_table_of_statistics_is_rewritten(db: Connection) -> None:
     at = "SELECT pg_relation_filenode('pg_statistic')"
     before = await rows(db, at)
     await vacuum_statistics(db)

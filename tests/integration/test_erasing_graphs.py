@@ -123,7 +123,7 @@ async def test_a_shared_thread_goes_on_from_the_newest_whole_checkpoint(room: St
 
 
 @pytest.mark.parametrize("people", [["bob", "ann"], ["ann", "bob"]], ids=["ann spoke last", "ann spoke first"])
-async def test_a_saver_that_held_the_thread_reads_what_is_whole(room: Stage, people: list[str]) -> None:
+async def test_a_saver_with_a_cached_thread_reads_the_intact_state(room: Stage, people: list[str]) -> None:
     saver = saver_of(room)
     for user in people:
         await say(saver, user)
@@ -138,9 +138,7 @@ async def test_a_saver_that_held_the_thread_reads_what_is_whole(room: Stage, peo
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["one process", "a process each"])
-async def test_a_checkpoint_that_comes_late_is_readable_without_what_was_the_erased_ones(
-    room: Stage, shared: bool
-) -> None:
+async def test_a_late_checkpoint_is_readable_without_the_erased_persons_data(room: Stage, shared: bool) -> None:
     """Another process stores a checkpoint after the erasure, and its lists continue deleted rows."""
     saver = saver_of(room)
     for user in ("bob", "ann"):

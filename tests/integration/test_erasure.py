@@ -182,7 +182,7 @@ async def test_an_erasure_that_was_killed_anywhere_is_run_again_to_the_same_end(
         assert len(erased) == 1, step
 
 
-async def test_of_a_thread_that_several_speak_in_only_their_words_go(room: Stage) -> None:
+async def test_only_the_erased_persons_words_leave_a_shared_thread(room: Stage) -> None:
     log = room.runtime.log
     await log.append_many([turn("Hello from Bob in the room.", thread="room", user="bob")])
     await log.append_many(conversation("ann", 2))
@@ -215,7 +215,7 @@ async def test_a_second_erasure_counts_only_what_it_destroys(room: Stage) -> Non
     assert (second.data.keys_destroyed, second.data.counts) == (0, {"shared threads rebuilt": 1})
 
 
-async def test_whoever_comes_back_is_not_hidden(room: Stage) -> None:
+async def test_new_turns_of_an_erased_user_are_visible(room: Stage) -> None:
     await room.runtime.log.append_many(conversation("ann", 2))
     await erase(room, "ann")
     await room.runtime.log.append(turn("Ann is back again.", thread="talk-ann", user="ann"))
@@ -223,7 +223,7 @@ async def test_whoever_comes_back_is_not_hidden(room: Stage) -> None:
     assert await room.rows("SELECT content FROM messages WHERE thread_id = 'talk-ann'") == [("Ann is back again.",)]
 
 
-async def test_what_was_said_by_others_too_is_no_hit(room: Stage) -> None:
+async def test_words_that_others_also_said_are_not_hits(room: Stage) -> None:
     shared = "We both said this very sentence."
     for user in ("ann", "bob"):
         await room.runtime.log.append(turn(shared, thread=user, user=user))
@@ -233,7 +233,7 @@ async def test_what_was_said_by_others_too_is_no_hit(room: Stage) -> None:
     assert await room.rows("SELECT content FROM messages") == [(shared,)]
 
 
-async def test_what_a_model_tells_too_late_goes_too(room: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_late_results_of_a_model_are_erased_too(room: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     await room.runtime.log.append_many(conversation("ann", 2))
     late = SummaryWritten(summary=secret("ann", "summary", 9), message_count=2, covered_seq=2, derivation=DERIVED)
     purge = erasing._purge_buckets
@@ -249,7 +249,7 @@ async def test_what_a_model_tells_too_late_goes_too(room: Stage, monkeypatch: py
     assert await room.rows("SELECT content FROM messages WHERE thread_id = 'talk-ann'") == [("new",)]
 
 
-async def test_a_fork_by_somebody_else_stays_and_forgets_what_was_derived(room: Stage) -> None:
+async def test_a_fork_by_somebody_else_stays_without_its_derived_data(room: Stage) -> None:
     log = room.runtime.log
     first = await log.append_many([turn("Bob was here.", user="bob"), turn(secret("ann", "said"), user="ann")])
     derived = ForkedSummary(summary=secret("ann", "summary"), message_count=2, covered_seq=first[-1].seq, model="m")
@@ -265,7 +265,7 @@ async def test_a_fork_by_somebody_else_stays_and_forgets_what_was_derived(room: 
     assert await hits(room, [derived.summary]) == {}
 
 
-async def test_a_thread_that_a_projection_stopped_at_is_erased_as_well(room: Stage) -> None:
+async def test_a_parked_thread_is_erased_too(room: Stage) -> None:
     subject = publish_subject("default", "talk-ann", "turn_recorded")
     bad = json.dumps({"specversion": "1.0", "type": "turnlog.turn_recorded", "data": {"said": secret("ann", "said")}})
     await room.runtime.log.append(turn("Before the bad one.", thread="talk-ann", user="ann"))
@@ -277,7 +277,7 @@ async def test_a_thread_that_a_projection_stopped_at_is_erased_as_well(room: Sta
     assert await room.rows("SELECT count(*) FROM dead_letters WHERE status = 'parked'") == [(0,)]
 
 
-async def test_what_other_processes_hold_in_memory_is_dropped(room: Stage) -> None:
+async def test_caches_of_other_processes_are_cleared(room: Stage) -> None:
     transcripts = Transcripts()
     await room.runtime.log.append_many(conversation("ann", 2))
     await room.runtime.wait_until_projected()

@@ -65,7 +65,7 @@ async def room(play: Play) -> AsyncIterator[Stage]:
         yield found
 
 
-async def test_vectors_of_texts_whose_rows_went_before_leave_the_cache(room: Stage) -> None:
+async def test_vectors_of_texts_without_rows_are_removed_from_the_cache(room: Stage) -> None:
     """Tests an archived and a deleted conversation and a forgotten memory; other people's vectors stay."""
     await room.runtime.log.append_many(conversation("bob", 3))
     await room.runtime.log.append_many(
@@ -86,7 +86,7 @@ async def test_vectors_of_texts_whose_rows_went_before_leave_the_cache(room: Sta
     assert await cached_hashes(room) == await room.rows(OF_BOB)
 
 
-async def test_the_id_of_a_call_which_stays_in_clear_is_not_taken_for_a_word_of_the_person(room: Stage) -> None:
+async def test_an_unencrypted_call_id_is_not_taken_for_words_of_the_person(room: Stage) -> None:
     call = ToolCall(id="532515270", name="recall_memory", arguments='{"query": "the bakery in Berlin"}')
     asked = TurnRecorded(role="assistant", tool_calls=(call,))
     answered = TurnRecorded(role="tool", content="I work at the bakery.", tool_call_id=call.id)
@@ -95,7 +95,7 @@ async def test_the_id_of_a_call_which_stays_in_clear_is_not_taken_for_a_word_of_
     assert receipt.data.strings_searched >= 2 and receipt.hits == {}
 
 
-async def test_what_a_killed_rebuild_left_behind_goes_and_what_is_in_use_stays(room: Stage) -> None:
+async def test_leftovers_of_a_killed_rebuild_are_removed_and_used_tables_stay(room: Stage) -> None:
     await room.runtime.log.append_many(conversation("ann", 2))
     await room.runtime.wait_until_projected()
     async with (
@@ -120,7 +120,7 @@ async def test_strings_that_occur_by_chance_are_refused_before_anything_is_erase
     assert (await erase(room, "李雷", ["李雷住在这里"])).hits == {}
 
 
-async def test_a_session_that_goes_while_the_bucket_is_searched_hides_no_other(
+async def test_a_session_deleted_during_the_search_does_not_hide_others(
     room: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await room.runtime.log.append_many(conversation("ann", 1) + conversation("bob", 1))
@@ -154,7 +154,7 @@ async def test_a_session_that_goes_while_the_bucket_is_searched_hides_no_other(
         assert scan.total > 0
 
 
-async def test_what_models_derived_of_a_shared_thread_goes_and_receipts_without_it_stay(room: Stage) -> None:
+async def test_data_derived_from_a_shared_thread_is_removed_and_receipts_without_it_stay(room: Stage) -> None:
     """The events are deleted although they name bob, the newest speaker, and ann is erased."""
     await room.runtime.log.append_many([turn("Hello from Bob.", user="bob"), user_turn(BAKERY)])
     derived: list[EventData] = [
@@ -181,7 +181,7 @@ def receipt_of(*topics: str) -> AnswerReceipt:
     return AnswerReceipt(**ids, model="m", window=1, budget=1, tiers=(tier,), context_hash="00")
 
 
-async def test_an_error_text_that_quotes_them_leaves_the_log_and_others_stay(room: Stage) -> None:
+async def test_an_error_text_that_quotes_the_person_is_removed_and_others_stay(room: Stage) -> None:
     failed = UsageMetered(purpose="answer", provider="local", model="m", error=f"model-refused: no answer to {BAKERY}")
     plain = failed.model_copy(update={"error": "model-refused: no such model"})
     await room.runtime.log.append_many([user_turn(BAKERY), event(failed, user="ann"), event(plain, user="ann")])
@@ -189,7 +189,7 @@ async def test_an_error_text_that_quotes_them_leaves_the_log_and_others_stay(roo
     assert [one.error for one in await room.all("usage_metered")] == [plain.error]
 
 
-async def test_what_everybodys_threads_are_called_is_nobodys_own(room: Stage) -> None:
+async def test_a_common_thread_name_is_not_personal(room: Stage) -> None:
     for user in ("ann", "bob"):
         opened = ThreadOpened(label="New conversation")
         await room.runtime.log.append_many(
@@ -199,7 +199,7 @@ async def test_what_everybodys_threads_are_called_is_nobodys_own(room: Stage) ->
     assert await room.rows("SELECT label FROM thread_activity") == [("New conversation",)]
 
 
-async def test_of_the_only_one_there_was_the_planner_keeps_no_words(room: Stage) -> None:
+async def test_postgres_statistics_keep_no_words_of_the_only_user(room: Stage) -> None:
     await room.runtime.log.append_many([user_turn(f"{BAKERY} {n}", minutes=n) for n in range(40)])
     await room.runtime.wait_until_projected()
     async with room.runtime.pool.connection() as conn:
@@ -233,7 +233,7 @@ async def give(stage: Stage, user: str, basis: AnswerBasis) -> str:
     return receipt_key("default", user, id_.hex)
 
 
-async def test_a_row_that_no_projector_took_away_is_a_hit(room: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_row_that_no_projector_removed_is_a_hit(room: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     await room.runtime.log.append(user_turn("Hi."))
     vacuum = erasing._vacuum
 

@@ -77,9 +77,7 @@ async def paid(stage: Stage, purpose: str, thread: str = "t") -> None:
     await stage.runtime.wait_until_projected()
 
 
-async def test_what_an_extraction_under_way_finds_after_the_erasure_is_not_stored(
-    play: Play, model: SlowServer
-) -> None:
+async def test_results_of_a_running_extraction_are_not_stored_after_the_erasure(play: Play, model: SlowServer) -> None:
     async with play() as stage:
         await stage.runtime.log.append(user_turn(BAKERY))
         assert await asyncio.to_thread(model.asked_for.wait, 120.0)
@@ -90,7 +88,7 @@ async def test_what_an_extraction_under_way_finds_after_the_erasure_is_not_store
         assert await stage.all("memory_recorded", ANN_THREAD) == []
 
 
-async def test_what_an_extraction_under_way_finds_during_the_erasure_goes_too(
+async def test_results_of_a_running_extraction_are_removed_by_the_erasure(
     play: Play, model: SlowServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also tests a person who had no memories before."""
@@ -136,9 +134,7 @@ async def test_a_models_answer_that_comes_after_the_erasure_is_not_kept_in_the_c
         assert await rows_with_bakery(stage) == {}
 
 
-async def test_an_answer_that_is_cached_while_the_rows_go_is_cleared_as_well(
-    room: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_answer_cached_during_the_erasure_is_cleared_too(room: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     await room.runtime.log.append(user_turn(BAKERY))
     purge = erasing._purge_buckets
 
@@ -155,7 +151,7 @@ async def test_an_answer_that_is_cached_while_the_rows_go_is_cleared_as_well(
     assert await room.rows("SELECT tenant FROM model_cache") == [("two",)]
 
 
-async def test_an_answer_that_is_told_after_its_thread_was_erased_goes_too(
+async def test_an_answer_recorded_after_its_thread_was_erased_is_removed_too(
     room: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = user_turn(BAKERY)
@@ -174,9 +170,7 @@ async def test_an_answer_that_is_told_after_its_thread_was_erased_goes_too(
     assert await room.rows("SELECT content FROM messages") == [("I am back.",)]
 
 
-async def test_a_summary_of_a_shared_thread_that_comes_late_goes_too(
-    room: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_late_summary_of_a_shared_thread_is_removed_too(room: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     await room.runtime.log.append_many([turn("Hello from Bob.", user="bob"), user_turn(BAKERY)])
     late = SummaryWritten(summary=f"They said: {BAKERY}", message_count=2, covered_seq=2, derivation=DERIVED)
     purge = erasing._purge_buckets
@@ -205,7 +199,7 @@ async def test_a_summary_under_way_when_one_of_several_speakers_is_erased_is_not
         assert await rows_with_bakery(stage) == {}
 
 
-async def test_a_thread_that_began_while_somebody_thought_about_the_plan_is_erased(room: Stage) -> None:
+async def test_a_thread_that_began_after_the_plan_is_erased_too(room: Stage) -> None:
     await room.runtime.log.append_many(conversation("ann", 2))
     reach = erasure_reach(room.runtime.settings)
     plan = await plan_erasure(room.runtime, "default", "ann", reach)

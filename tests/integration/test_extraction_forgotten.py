@@ -38,7 +38,7 @@ async def play(nats_url: str, database_url: str, model: ExtractingServer) -> Pla
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 @pytest.mark.parametrize("is_forgotten", [True, False], ids=["forgotten", "kept"])
-async def test_a_turn_of_which_something_was_forgotten_is_left_alone(
+async def test_a_turn_with_a_forgotten_memory_is_not_extracted_again(
     play: Play, model: ExtractingServer, language: str, is_forgotten: bool
 ) -> None:
     model.extracts = {"memories": LATER[language], "entities": []}

@@ -17,7 +17,7 @@ from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.memories.extraction_lookup import user_turns
 
 
-async def test_every_stored_memory_quotes_its_turn_few_stand_twice_and_none_is_the_assistants(
+async def test_every_stored_memory_quotes_its_turn_few_are_duplicates_and_none_is_the_assistants(
     nats_url: str, database_url: str
 ) -> None:
     async with player(nats_url, database_url, ("projectors",))() as stage:

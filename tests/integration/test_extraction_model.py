@@ -69,7 +69,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extraction, "BREAKER_S", 0.0)
 
 
-async def test_the_day_on_which_it_was_said_is_one_of_the_timezone_set(play: Play, model: ExtractingServer) -> None:
+async def test_the_day_of_a_memory_follows_the_configured_timezone(play: Play, model: ExtractingServer) -> None:
     last_of_may = datetime(2026, 5, 31, 17, tzinfo=UTC)  # this is the 1st of June in Shanghai
     words = "I plan to go to Spain next month.", "我下个月想去西班牙旅行。", LONG
     async with play(timezone="Asia/Shanghai") as stage:
@@ -137,7 +137,7 @@ async def test_fewer_words_go_to_the_model_when_they_have_waited_long_enough(
     assert model.extractions() == [[TOLD]]
 
 
-async def test_words_that_nobody_waits_for_are_found_when_a_worker_starts(
+async def test_turns_without_a_pending_extraction_are_found_when_a_worker_starts(
     play: Play, model: ExtractingServer, soon: None
 ) -> None:
     async with play() as stage:
@@ -149,7 +149,7 @@ async def test_words_that_nobody_waits_for_are_found_when_a_worker_starts(
     assert model.extractions() == [[TOLD]]
 
 
-async def test_results_of_tools_that_nobody_waits_for_are_found_when_a_worker_starts(
+async def test_tool_results_without_a_pending_extraction_are_found_when_a_worker_starts(
     play: Play, model: ExtractingServer, soon: None
 ) -> None:
     async with play(extract_tool_results=True) as stage:
@@ -161,7 +161,7 @@ async def test_results_of_tools_that_nobody_waits_for_are_found_when_a_worker_st
     assert model.extractions() == [[TOLD]]
 
 
-async def test_of_a_thread_with_several_users_each_ones_words_are_found_when_a_worker_starts(
+async def test_turns_of_each_user_of_a_thread_are_found_when_a_worker_starts(
     play: Play, model: ExtractingServer, soon: None
 ) -> None:
     async with play() as stage:
@@ -174,9 +174,7 @@ async def test_of_a_thread_with_several_users_each_ones_words_are_found_when_a_w
     assert model.extractions() == [[f"{TOLD} {LONG}".strip()], ["Hello from me."]]
 
 
-async def test_the_empty_turns_of_somebody_who_was_erased_are_nothing_to_look_at(
-    play: Play, model: ExtractingServer, soon: None
-) -> None:
+async def test_empty_turns_of_an_erased_user_are_not_extracted(play: Play, model: ExtractingServer, soon: None) -> None:
     async with play(extract_max_age_s=0.0) as stage:
         await append_texts(stage, ERASED, user="ann")
         await append_texts(stage, TOLD, user="ben")

@@ -25,7 +25,7 @@ async def offline(nats_url: str, database_url: str) -> Play:
     return player(nats_url, database_url, ROLES)
 
 
-async def test_what_a_user_says_becomes_memories_that_quote_the_turn(offline: Play) -> None:
+async def test_statements_of_a_user_become_memories_that_quote_the_turn(offline: Play) -> None:
     async with offline("projectors") as stage:
         seqs = await append_texts(stage, "Hi! My name is Ann. I live in Berlin.", "Thanks!", "我对花生过敏。")
         await stage.runtime.wait_until_projected()
@@ -87,7 +87,7 @@ async def test_among_people_only_the_one_with_the_users_name_speaks_for_the_user
         assert await stored_memories(stage) == [("Lives in Berlin", "valid")]
 
 
-async def test_what_is_said_later_replaces_what_was_said_before(offline: Play) -> None:
+async def test_a_later_statement_replaces_an_earlier_one(offline: Play) -> None:
     async with offline() as stage:
         await append_texts(stage, "我的GPA是3.6", "我的GPA是3.8")
         await stage.rest(NAME)
@@ -108,7 +108,7 @@ async def test_days_are_worked_out_alike_whatever_clock_the_database_server_has(
         assert await stored_memories(stage) == [("Plan: go to Spain next month (2026-06)", "valid")]
 
 
-async def test_turns_without_a_find_are_no_event_each(offline: Play) -> None:
+async def test_turns_without_a_memory_add_no_events(offline: Play) -> None:
     async with offline() as stage:
         for n in range(3):
             await append_texts(stage, f"What about {n}?")
@@ -136,7 +136,7 @@ async def test_more_finds_than_one_append_can_hold_are_stored_in_parts_and_once(
     assert (done.through_seq, done.stored) == (seqs[-1], 1_201)
 
 
-async def test_who_asks_to_remember_learns_what_came_of_it(offline: Play) -> None:
+async def test_a_request_to_remember_returns_the_stored_memories(offline: Play) -> None:
     async def ask(stage: Stage, text: str) -> Remembered | None:
         turn = user_turn(text)
         await stage.runtime.log.append(turn)
@@ -164,7 +164,7 @@ async def test_who_asks_to_remember_learns_what_came_of_it(offline: Play) -> Non
         assert await ask(stage, "记住他叫小明") == Remembered("zh", why_not="off")
 
 
-async def test_what_a_user_says_who_wants_nothing_remembered_is_never_extracted(offline: Play) -> None:
+async def test_turns_of_a_user_who_disabled_memory_are_never_extracted(offline: Play) -> None:
     async with offline("projectors") as stage:
         place = (stage.runtime, "default", "ann")
         await set_preferences(*place, {"enable_memory": "no"})
@@ -193,7 +193,7 @@ async def test_without_the_setting_nothing_is_extracted(offline: Play) -> None:
 @pytest.mark.parametrize(
     ("joke", "retraction"), [("I live in Atlantis.", "haha, just kidding!"), ("我住在月球。", "哈哈，开玩笑的")]
 )
-async def test_a_later_turn_takes_back_what_the_one_before_stated(offline: Play, joke: str, retraction: str) -> None:
+async def test_a_later_turn_retracts_the_previous_statement(offline: Play, joke: str, retraction: str) -> None:
     """The memory that the joke replaced is valid again, and earlier serious statements stay."""
     said = ["I live in Turin.", "I am allergic to nuts.", joke, retraction, "My dog is called Pluto.", "only joking"]
     held = [{"Lives in Turin"}, {"Lives in Turin", "Allergic to nuts"}]

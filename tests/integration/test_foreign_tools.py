@@ -119,7 +119,7 @@ async def test_an_agent_uses_the_tools_of_an_mcp_server_and_is_told_of_a_cut_res
     assert "ask for less" in result.value["cut"]
 
 
-async def test_hints_of_an_mcp_server_say_which_tools_write_and_the_file_may_know_better(ledger: Path) -> None:
+async def test_hints_of_an_mcp_server_say_which_tools_write_and_the_teams_file_overrides_them(ledger: Path) -> None:
     given = {"writes": ["find_parts"], "repeatable": ["order_parts"]}
     async with by_url(ledger, **given) as source, using(source) as desk:
         known = {name: desk.registry[name] for name in OF_SHOP}

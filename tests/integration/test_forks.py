@@ -138,7 +138,7 @@ async def test_a_fork_in_a_rebuild_is_looked_up_by_its_key(db: Connection, datab
     await shadow.discard(db, [MESSAGES], build)
 
 
-async def test_forks_in_a_circle_end(db: Connection) -> None:
+async def test_cyclic_forks_do_not_loop_forever(db: Connection) -> None:
     """Turnlog does not write such events, but a foreign producer may."""
     circle = [event(ThreadForked(parent=b, at_seq=at), a) for a, b, at in (("a", "b", 50), ("b", "a", 30))]
     spec = Spec(db, MESSAGES).given(*circle, event(ThreadForked(parent="c", at_seq=1), "c"))
@@ -214,7 +214,7 @@ async def test_a_deleted_parent_takes_its_turns_along_and_leaves_the_summary_and
         await equal_to_a_rebuild(stage)
 
 
-async def test_what_cannot_be_forked_is_said_and_nothing_is_stored(play: Play) -> None:
+async def test_an_impossible_fork_is_refused_and_nothing_is_stored(play: Play) -> None:
     call = ToolCall(id="call_1", name="calendar", arguments="{}")
     async with play("projectors") as stage:
         log = stage.runtime.log
@@ -253,7 +253,7 @@ async def test_a_fork_from_before_a_pruning_is_not_pruned_and_one_from_after_is(
         assert (before.count, after.count, after.pruned_through) == (6, 2, seqs[3])
 
 
-async def test_parent_and_fork_are_asked_and_remember_each_for_itself(play: Play, model: MemoryServer) -> None:
+async def test_parent_and_fork_answer_and_remember_independently(play: Play, model: MemoryServer) -> None:
     """With real roles, the fork is answered with the shared past, both continue their summaries, and all receipts can
     be rebuilt."""
     async with play(context_window=2_500, max_messages_per_thread=40) as stage:

@@ -112,7 +112,7 @@ async def is_clean(stage: Stage) -> bool:
     return {one.projection for one in found} == set(BY_NAME)
 
 
-async def test_hostile_messages_concern_their_own_threads_alone(
+async def test_hostile_messages_affect_only_their_own_threads(
     nats_url: str, database_url: str, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
     events = honest()
@@ -145,7 +145,7 @@ async def test_hostile_messages_concern_their_own_threads_alone(
             assert await is_clean(stage)
 
 
-async def test_reactors_the_agent_analytics_and_jobs_go_on_beside_hostile_messages(
+async def test_reactors_the_agent_analytics_and_jobs_work_despite_hostile_messages(
     nats_url: str, database_url: str, tmp_path: Path, model: MemoryServer
 ) -> None:
     roles = ["projectors", "reactors", "agent", "analytics"]

@@ -74,7 +74,7 @@ def sources(tier: ReceiptTier) -> tuple[object, ...]:
     return tier.tier, tier.tokens, tier.turns.count, tier.summary_seq, tier.topics
 
 
-async def test_every_answer_is_built_again_with_its_notes_from_its_receipt(
+async def test_every_context_is_rebuilt_with_its_notes_from_its_receipt(
     settings: Settings, model: OpenAIServer
 ) -> None:
     async with instance(settings) as one:
@@ -95,7 +95,7 @@ async def test_every_answer_is_built_again_with_its_notes_from_its_receipt(
     assert "蓝色" in str(made[0][1].notes) and "650 words" in str(made[1][1].notes) and "绿茶" in str(made[2][1].notes)
 
 
-async def test_a_model_is_warned_where_no_turn_answers_and_the_warning_is_built_again(
+async def test_a_model_is_warned_when_no_turn_answers_and_the_warning_is_rebuilt(
     settings: Settings, model: OpenAIServer
 ) -> None:
     asked = "Which university did my sister attend?"
@@ -112,9 +112,7 @@ async def test_a_model_is_warned_where_no_turn_answers_and_the_warning_is_built_
     assert (doubt["content"], question["content"]) == (DOUBT, asked)
 
 
-async def test_tiers_summary_and_topics_are_built_again_in_a_small_window(
-    settings: Settings, model: OpenAIServer
-) -> None:
+async def test_tiers_summary_and_topics_are_rebuilt_in_a_small_window(settings: Settings, model: OpenAIServer) -> None:
     async with instance(settings, context_window=1_500) as one:
         for number in range(12):
             await one.ask(f"Filler {number}: {FILLER}")
@@ -133,7 +131,7 @@ async def test_tiers_summary_and_topics_are_built_again_in_a_small_window(
     assert last.tiers[0].summary_seq is not None and last.tiers[0].topics == ("running", "tea")
 
 
-async def test_turns_that_only_the_state_still_has_and_those_it_lost_are_told_apart(
+async def test_turns_only_in_the_state_and_turns_lost_from_it_are_distinguished(
     settings: Settings, model: OpenAIServer
 ) -> None:
     """Pruning affects only the thread, a removed message only the state."""
@@ -166,7 +164,7 @@ async def test_an_answer_on_a_branch_has_a_receipt_of_its_own(settings: Settings
     assert len({receipt.as_of_seq for _, receipt in made}) == 3
 
 
-async def test_calls_of_tools_and_words_said_twice_are_built_again(settings: Settings, model: OpenAIServer) -> None:
+async def test_tool_calls_and_repeated_words_are_rebuilt(settings: Settings, model: OpenAIServer) -> None:
     call = {"id": "c1", "name": "look_up", "args": {"什么": "tea", "a": [1, {"z": 1, "b": 2}]}}
     past = [
         HumanMessage("Hi."),
@@ -196,7 +194,7 @@ async def test_a_node_that_runs_again_long_after_leaves_no_second_receipt(settin
         assert len(await one.stage.all("answer_receipt")) == 1
 
 
-async def test_what_was_forgotten_since_is_not_shown_again(settings: Settings) -> None:
+async def test_memories_forgotten_since_are_not_shown(settings: Settings) -> None:
     async with instance(settings) as one:
         runtime = one.stage.runtime
         await runtime.log.append(recorded("我最喜欢的颜色是蓝色", now() - timedelta(days=1)))
@@ -232,7 +230,7 @@ async def test_turns_that_are_not_on_the_log_make_no_receipt_and_say_why(setting
         assert (await one.stage.all("answer_receipt"), len(await one.stage.all("usage_metered"))) == ([], 1)
 
 
-async def test_the_commands_tell_what_the_graph_gave_the_model(settings: Settings, turnlog: Cli) -> None:
+async def test_commands_show_the_context_that_the_graph_gave_the_model(settings: Settings, turnlog: Cli) -> None:
     async with instance(settings) as one:
         await one.store.aput(("memories", "ann"), "1", {"text": "我喜欢绿茶"})
         await one.ask("我喜欢喝什么茶？")

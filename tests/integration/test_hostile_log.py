@@ -64,7 +64,7 @@ async def parked(stage: Stage) -> set[int]:
 
 
 @pytest.mark.parametrize("count", [1, 2, FEW + 1])
-async def test_ids_that_someone_published_on_another_thread_first_are_no_duplicates(stage: Stage, count: int) -> None:
+async def test_ids_first_published_on_another_thread_are_not_duplicates(stage: Stage, count: int) -> None:
     log, events = stage.runtime.log, [turn(f"honest {number}") for number in range(count)]
     for one in events[::2]:
         await forge(log, one.model_copy(update={"thread": "forged"}))
@@ -79,7 +79,9 @@ async def test_ids_that_someone_published_on_another_thread_first_are_no_duplica
     assert Counter(thread for (thread,) in await stage.rows("SELECT thread_id FROM messages")) == forged_too
 
 
-async def test_an_import_is_whole_though_its_ids_were_published_on_another_thread(stage: Stage, tmp_path: Path) -> None:
+async def test_an_import_is_complete_although_its_ids_were_published_on_another_thread(
+    stage: Stage, tmp_path: Path
+) -> None:
     file = tmp_path / "said.jsonl"
     file.write_text('{"role": "user", "content": "one"}\n{"role": "user", "content": "two"}\n')
     given = ImportRequest(file, None, Defaults(tenant="default", thread="t"), embed=False)
@@ -110,7 +112,7 @@ async def test_ids_noted_without_their_thread_are_duplicates_in_every_thread(sta
     assert [one.clean for one in found] == [True]
 
 
-async def test_a_user_with_an_event_in_no_possible_thread_can_be_erased(stage: Stage) -> None:
+async def test_a_user_with_an_event_on_an_impossible_thread_can_be_erased(stage: Stage) -> None:
     await stage.runtime.log.append_many(conversation("ann", 2))
     words = "ann's words in a thread that cannot be"
     stray = await put(stage, "default.x.turn_recorded", forged(turn(words, user="ann"), thread="a\0b"))
@@ -124,14 +126,14 @@ async def test_a_user_with_an_event_in_no_possible_thread_can_be_erased(stage: S
             await stage.runtime.log.stored(seq)
 
 
-async def test_a_thread_that_an_event_names_and_is_not_in_stays_when_its_user_is_erased(stage: Stage) -> None:
+async def test_an_event_that_claims_another_thread_does_not_erase_that_thread(stage: Stage) -> None:
     await stage.runtime.log.append_many([turn("of nobody", thread="open"), turn("ann's", thread="t", user="ann")])
     await put(stage, "default.x.turn_recorded", forged(turn("a claim", user="ann"), thread="open"))
     await erase(stage, "ann")
     assert await stage.rows("SELECT thread_id, content FROM messages") == [("open", "of nobody")]
 
 
-async def test_an_event_that_names_its_thread_as_its_subject_alone_is_erased(stage: Stage) -> None:
+async def test_an_event_with_its_thread_only_in_the_subject_is_erased(stage: Stage) -> None:
     envelope = {k: v for k, v in json.loads(encode(turn("only the subject", user="ann"))).items() if k != "thread"}
     await put(stage, "default.t.turn_recorded", json.dumps(envelope).encode())
     await stage.runtime.wait_until_projected()
@@ -141,7 +143,7 @@ async def test_an_event_that_names_its_thread_as_its_subject_alone_is_erased(sta
 
 
 @pytest.mark.parametrize("data", [{"parent": ["t"], "at_seq": 1}, {"parent": "t", "at_seq": "1"}, 5])
-async def test_a_fork_that_is_none_hinders_no_erasure(stage: Stage, data: Any) -> None:
+async def test_an_invalid_fork_does_not_block_an_erasure(stage: Stage, data: Any) -> None:
     await stage.runtime.log.append(turn("hello", user="ann"))
     fork, mine = turn(thread="f", user="bob"), turn(user="ann")
     await put(stage, "default.f.thread_forked", forged(fork, type="turnlog.thread_forked", data=data))
@@ -153,7 +155,7 @@ async def test_a_fork_that_is_none_hinders_no_erasure(stage: Stage, data: Any) -
 
 
 @pytest.mark.parametrize("changed", [{"tenant": "acme", "data": {}}, {"id": "7"}, {"data": {"reason": 5}}])
-async def test_a_removal_that_is_none_neither_removes_nor_hinders_an_erasure(stage: Stage, changed: Any) -> None:
+async def test_an_invalid_removal_removes_nothing_and_does_not_block_an_erasure(stage: Stage, changed: Any) -> None:
     await stage.runtime.log.append(turn("my words", user="ann"))
     seq = await put(stage, "default.t.erased", forged(event(Erased()), **changed))
     await stage.runtime.log.append(turn("more of my words", user="ann"))
@@ -164,7 +166,7 @@ async def test_a_removal_that_is_none_neither_removes_nor_hinders_an_erasure(sta
     assert await parked(stage) == set()
 
 
-async def test_an_export_is_whole_and_says_what_it_passed_over(stage: Stage, tmp_path: Path) -> None:
+async def test_an_export_is_complete_and_lists_skipped_events(stage: Stage, tmp_path: Path) -> None:
     await stage.runtime.log.append_many(conversation("ann", 2))
     seq = await put(stage, "default.talk-ann.erased", forged(event(Erased()), tenant="acme", thread="talk-ann"))
     await parked(stage)
@@ -187,7 +189,9 @@ async def test_an_export_is_whole_and_says_what_it_passed_over(stage: Stage, tmp
     ],
     ids=["broken", "tenant", "thread", "sealed"],
 )
-async def test_a_restoring_of_something_else_is_parked_and_others_go_on(stage: Stage, envelope: str) -> None:
+async def test_a_restore_event_with_a_foreign_envelope_is_parked_and_other_threads_continue(
+    stage: Stage, envelope: str
+) -> None:
     data = ThreadRestored(part=1, parts=1, events=(ArchivedEvent(seq=1, stored_at=MAY_8, envelope=envelope),))
     seq = (await stage.runtime.log.append(event(data))).seq
     await stage.runtime.log.append(turn("others go on", thread="u"))
@@ -243,7 +247,7 @@ async def test_an_event_that_an_earlier_version_applied_is_parked_by_a_rebuild(s
     assert {one.projection for one in found if one.clean} == set(BY_NAME)
 
 
-async def test_an_archive_file_of_something_else_is_neither_read_nor_removed(stage: Stage, tmp_path: Path) -> None:
+async def test_forged_archive_paths_neither_read_nor_remove_files(stage: Stage, tmp_path: Path) -> None:
     runtime, folder = stage.runtime, stage.runtime.settings.archive
     kept = [tmp_path / "kept.parquet", folder / "default" / "2023-05" / "bobs-1.parquet"]
     for file in kept:
@@ -265,7 +269,7 @@ async def test_an_archive_file_of_something_else_is_neither_read_nor_removed(sta
     assert [file.read_bytes() for file in kept] == [b"somebody's"] * 2
 
 
-async def test_forged_sums_of_usage_leave_room_for_those_of_others(stage: Stage) -> None:
+async def test_forged_usage_is_parked_and_does_not_overflow_other_sums(stage: Stage) -> None:
     used = UsageMetered(purpose="answer", provider="local", model="m", tokens_in=7)
     for tokens in (2**63 - 1, 10**12 + 1):
         body = forged(event(used, "x"), data={**used.model_dump(mode="json", exclude={"type"}), "tokens_in": tokens})

@@ -68,7 +68,7 @@ class TestWithWords:
         assert (found.recalled, len(found.recent)) == ((1, 2), 6)
         assert found.chunk_ids
 
-    async def test_what_the_newest_turns_say_already_is_not_there_twice(
+    async def test_an_episode_that_repeats_the_newest_turns_is_left_out(
         self, log: Log, db: Connection, settled: Settled
     ) -> None:
         await log.append_many(said([DIRECTOR, *SMALL_TALK[:6], DIRECTOR, SMALL_TALK[6]]))
@@ -85,7 +85,7 @@ class TestWithWords:
         found = await hybrid(db, "Tarkovsky, the director", top_k=1)
         assert texts(found)[:2] == ["Is Tarkovsky a director?", "Yes."]
 
-    async def test_everything_stands_in_the_order_of_the_log_and_once(
+    async def test_everything_is_in_log_order_and_appears_once(
         self, log: Log, db: Connection, settled: Settled
     ) -> None:
         films = [(f"A film about the sea, number {n}?", f"Number {n} is called Sea {n}.") for n in range(4)]
@@ -105,7 +105,7 @@ class TestWithWords:
         await settled()
         assert texts(await hybrid(db, "Which director?")) == list(DIRECTOR)
 
-    async def test_a_question_on_the_log_already_is_no_part_of_its_history(
+    async def test_a_question_already_on_the_log_is_not_in_its_history(
         self, log: Log, db: Connection, settled: Settled
     ) -> None:
         await log.append_many(said([DIRECTOR, *SMALL_TALK]))
@@ -152,7 +152,7 @@ class TestWithWords:
             assert (await hybrid(db, "hello", top_k=0, before_seq=before)).recent == recent
 
     @pytest.mark.parametrize("name", ["recent_turns", "top_k"])
-    async def test_a_negative_number_is_refused_and_zero_is_none(
+    async def test_a_negative_number_is_refused_and_zero_returns_nothing(
         self, log: Log, db: Connection, settled: Settled, name: str
     ) -> None:
         await log.append_many(said([DIRECTOR, *SMALL_TALK]))
@@ -162,7 +162,7 @@ class TestWithWords:
         found = await hybrid(db, "director", **{name: 0})
         assert not (found.recent if name == "recent_turns" else found.recalled)
 
-    async def test_episodes_hold_question_and_answer_and_a_turn_of_none_stands_alone(
+    async def test_episodes_contain_question_and_answer_or_a_turn_alone(
         self, log: Log, db: Connection, settled: Settled
     ) -> None:
         await log.append_many([*said([DIRECTOR]), turn("A director lives here.", "assistant", minutes=9)])
@@ -174,7 +174,7 @@ class TestWithWords:
         [alone] = await relevant_episodes(db, Recall(None), Scope("default", "two"), "director", 1)
         assert len(alone.seqs) == 1
 
-    async def test_what_is_said_after_an_answer_is_no_part_of_its_episode(
+    async def test_turns_after_an_answer_are_not_in_its_episode(
         self, log: Log, db: Connection, settled: Settled
     ) -> None:
         await log.append_many([*said([DIRECTOR]), turn("A lighthouse keeper lives next door.", minutes=9)])
@@ -182,7 +182,7 @@ class TestWithWords:
         [after, *_] = await relevant_episodes(db, Recall(None), T, "lighthouse keeper", 2)
         assert after.seqs == (3,)
 
-    async def test_the_best_episode_comes_first_and_k_bounds_them(
+    async def test_the_best_episode_comes_first_and_k_limits_their_number(
         self, log: Log, db: Connection, settled: Settled
     ) -> None:
         await log.append_many(said([("A boat?", "A ship."), DIRECTOR, ("A director?", "Someone."), *SMALL_TALK]))
@@ -247,7 +247,7 @@ async def asked(stage: Stage, query: str) -> AsyncIterator[HybridHistory]:
     await embedder.close()
 
 
-async def test_an_agent_shows_its_model_what_is_relevant_and_its_receipt_can_be_built_again(
+async def test_an_agents_context_contains_relevant_turns_and_can_be_rebuilt_from_its_receipt(
     play: Play, model: OpenAIServer
 ) -> None:
     given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "context_window": 1_500}
@@ -275,7 +275,7 @@ async def test_an_agent_shows_its_model_what_is_relevant_and_its_receipt_can_be_
         ("My sister attends a university.", None),
     ],
 )
-async def test_an_agent_is_warned_where_no_turn_answers_and_its_receipt_can_be_built_again(
+async def test_an_agent_is_warned_when_no_turn_answers_and_its_context_can_be_rebuilt(
     play: Play, model: OpenAIServer, question: str, line: str | None
 ) -> None:
     given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "context_window": 1_500}
@@ -308,7 +308,7 @@ async def test_the_warning_is_in_a_context_of_a_question_that_is_not_on_the_log_
     assert again.matches
 
 
-async def test_relevant_turns_are_only_sought_where_not_everything_fits(play: Play, model: OpenAIServer) -> None:
+async def test_relevant_turns_are_searched_only_if_not_everything_fits(play: Play, model: OpenAIServer) -> None:
     async with play() as stage:
         await stage.runtime.log.append_many(said([DIRECTOR, *SMALL_TALK]))
         await stage.until("chunks_embedded", 1)

@@ -31,7 +31,9 @@ async def imported(runtime: Runtime, path: Path, user: str | None = None) -> Imp
     return await import_conversations(runtime, prepare_import(request), nothing, nothing, nothing)
 
 
-async def test_imported_memories_hold_once_and_quote_nobody(nats_url: str, database_url: str, tmp_path: Path) -> None:
+async def test_imported_memories_are_valid_once_and_quote_nobody(
+    nats_url: str, database_url: str, tmp_path: Path
+) -> None:
     def memory(id_: str, text: str, **more: Any) -> dict[str, Any]:
         return {"id": id_, "memory": text, "user_id": "ann", "created_at": "2026-05-01T10:00:00Z", **more}
 

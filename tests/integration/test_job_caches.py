@@ -62,7 +62,7 @@ async def test_vectors_that_no_row_needs_are_deleted_after_a_day(runtime: Runtim
     assert await vectors(db) == {(MODEL, text) for text in (RUN, TEA, ITEM, PROBE)}
 
 
-async def test_answers_of_models_go_after_a_day_and_those_of_a_deleted_thread_at_once(
+async def test_model_answers_are_deleted_after_a_day_and_those_of_a_deleted_thread_at_once(
     runtime: Runtime, db: Connection
 ) -> None:
     for name, thread, response in (
@@ -90,7 +90,7 @@ async def test_answers_of_models_go_after_a_day_and_those_of_a_deleted_thread_at
         assert await answers() == {b"refused", b"of a memory"}
 
 
-async def test_nothing_is_deleted_while_rows_to_come_may_need_it(
+async def test_nothing_is_deleted_while_pending_rows_may_need_it(
     runtime: Runtime, db: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(caches, "PATIENCE_S", 0.1)

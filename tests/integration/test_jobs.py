@@ -72,14 +72,14 @@ async def test_a_run_is_an_event_and_its_due_time_is_not_run_again(runtime: Runt
         assert (await last_runs(conn, "default"))["decay"].due_at == DUE
 
 
-async def test_what_came_due_in_days_without_a_worker_is_run_once(runtime: Runtime) -> None:
+async def test_a_job_that_was_due_several_times_without_a_worker_runs_once(runtime: Runtime) -> None:
     work = Work()
     await run_owed(runtime, job_of(work), DUE)
     await run_owed(runtime, job_of(work), DUE + timedelta(days=5, hours=1))
     assert work.calls == [DUE, DUE + timedelta(days=5)]
 
 
-async def test_a_run_by_hand_as_of_a_time_to_come_leaves_out_none_until_then(runtime: Runtime) -> None:
+async def test_a_manual_run_as_of_a_future_time_skips_no_run_before_it(runtime: Runtime) -> None:
     work = Work()
     await run_now(runtime, job_of(work), DUE + timedelta(days=400), lambda done, total: None)
     await run_owed(runtime, job_of(work), DUE)
@@ -106,7 +106,7 @@ async def test_two_workers_run_a_due_time_once(runtime: Runtime, nats_url: str, 
     assert len(work.calls) == len(await ran(runtime)) == 1
 
 
-async def test_a_run_that_broke_off_is_owed_still(runtime: Runtime) -> None:
+async def test_an_interrupted_run_is_still_due(runtime: Runtime) -> None:
     work = Work()
     work.error = LogUnavailable("the log is away")
     with pytest.raises(LogUnavailable):
@@ -117,7 +117,7 @@ async def test_a_run_that_broke_off_is_owed_still(runtime: Runtime) -> None:
 
 
 @pytest.mark.parametrize("error", [LogUnavailable("the log is away"), ValueError("a defect")])
-async def test_the_clock_runs_what_is_owed_goes_on_after_a_failure_and_stops_at_once(
+async def test_the_scheduler_runs_due_jobs_continues_after_a_failure_and_stops_at_once(
     runtime: Runtime, error: Exception
 ) -> None:
     failing, working, stop = Work(), Work(), asyncio.Event()
@@ -178,7 +178,7 @@ async def remember(runtime: Runtime, user: str, ages: dict[int, int]) -> None:
     await runtime.wait_until_projected()
 
 
-async def test_the_daily_job_does_what_the_policy_says_and_only_that(runtime: Runtime) -> None:
+async def test_the_daily_job_applies_exactly_the_policy(runtime: Runtime) -> None:
     await remember(runtime, "ann", {1: 0, 2: 30, 3: 181, 4: 366})
     await remember(runtime, "bob", {5: 2, 6: 400})
     policy = Policy()
@@ -222,7 +222,7 @@ async def test_a_run_by_hand_is_as_of_the_time_it_is_given(runtime: Runtime) -> 
     assert made.counts["deleted"] == 1
 
 
-async def test_statistics_say_how_decay_left_the_memories_and_what_its_next_run_does(runtime: Runtime) -> None:
+async def test_statistics_show_the_decayed_memories_and_the_effect_of_the_next_run(runtime: Runtime) -> None:
     now = datetime.now(UTC)
     ages = {"ann": (0, 30, 200, 400), "bob": (0,)}
     for user, days in ages.items():

@@ -44,7 +44,7 @@ def play(nats_url: str, database_url: str) -> Play:
     return player(nats_url, database_url, ["projectors"])
 
 
-async def test_a_notice_of_somebody_else_does_not_end_the_listening(
+async def test_a_foreign_notification_does_not_end_the_listener(
     db: Connection, database_url: str, key_stream: KeyStream
 ) -> None:
     async with store_on(key_stream, database_url) as store:
@@ -60,7 +60,7 @@ async def test_a_notice_of_somebody_else_does_not_end_the_listening(
         await eventually(is_forgotten)
 
 
-async def test_a_backup_that_reads_the_keys_for_long_stops_neither_an_erasure_nor_those_who_ask_for_keys(
+async def test_a_long_backup_of_the_keys_blocks_neither_an_erasure_nor_key_lookups(
     db: Connection, database_url: str, key_stream: KeyStream
 ) -> None:
     async with store_on(key_stream, database_url) as store, await connect(database_url) as backup:
@@ -91,7 +91,7 @@ async def test_after_a_rotation_in_another_process_the_new_key_seals_and_the_old
         assert await rows(db, "SELECT count(*), count(retired_at) FROM user_keys") == [(2, 1)]
 
 
-async def test_a_destroyed_key_is_soon_of_no_use_in_any_process(
+async def test_a_destroyed_key_soon_opens_nothing_in_any_process(
     db: Connection, database_url: str, key_stream: KeyStream
 ) -> None:
     async with store_on(key_stream, database_url) as store:
@@ -111,7 +111,7 @@ async def test_a_destroyed_key_is_soon_of_no_use_in_any_process(
     assert await destroy(db, key_stream, "default", "nobody") == 0
 
 
-async def test_whoever_could_not_listen_hears_of_a_destroyed_key_afterwards(
+async def test_a_process_that_missed_the_notification_forgets_a_destroyed_key_later(
     db: Connection, database_url: str, key_stream: KeyStream
 ) -> None:
     async with store_on(key_stream, database_url) as store:
@@ -154,7 +154,7 @@ async def test_a_process_that_opens_something_while_a_key_is_being_destroyed_for
         await eventually(is_forgotten)
 
 
-async def test_several_who_rotate_at_once_all_get_a_key_and_one_of_them_seals(
+async def test_concurrent_rotations_return_different_keys_of_which_one_seals(
     db: Connection, database_url: str, key_stream: KeyStream
 ) -> None:
     async def rotated() -> str:
@@ -183,7 +183,7 @@ async def test_for_a_user_without_a_key_there_is_nothing_to_rotate(
     assert await rows(db, "SELECT count(*) FROM user_keys WHERE destroyed_at IS NULL") == [(0,)]
 
 
-async def test_a_new_kek_takes_the_keys_over_and_the_old_one_is_of_no_more_use(
+async def test_a_new_kek_rewraps_the_keys_and_the_old_one_opens_none(
     db: Connection, database_url: str, key_stream: KeyStream
 ) -> None:
     new = new_kek()
@@ -211,7 +211,7 @@ async def test_a_wrong_or_missing_kek_is_an_error_at_the_start(
             pass
 
 
-async def test_without_any_kek_words_are_stored_as_they_are_and_every_worker_says_so(
+async def test_without_a_kek_texts_are_stored_unencrypted_and_every_worker_warns(
     play: Play, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with play(kek=None) as stage:
@@ -236,13 +236,13 @@ def test_the_data_folder_gets_one_kek_that_only_its_owner_reads(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("text", ["abc", "", "ä" * 32, "A" * 43])
-def test_a_kek_that_is_none_is_refused_without_showing_it(text: str) -> None:
+def test_a_malformed_kek_is_refused_without_showing_it(text: str) -> None:
     with pytest.raises(InvalidKek, match="TURNLOG_KEK is not base64 of 32 bytes") as refused:
         keks_of(Settings(database_url="postgresql://x", kek=SecretStr(text)))
     assert not text or text not in str(refused.value)
 
 
-def test_a_kek_file_that_cannot_be_read_says_what_to_do(tmp_path: Path) -> None:
+def test_an_unreadable_kek_file_is_refused_with_advice(tmp_path: Path) -> None:
     (tmp_path / "kek").mkdir()
     with pytest.raises(InvalidKek, match="set TURNLOG_KEK"):
         keks_of(Settings(home=tmp_path, database_url=None))

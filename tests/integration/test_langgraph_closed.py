@@ -74,7 +74,7 @@ async def all_closed(calls: Calls) -> None:
                 await found
 
 
-async def test_of_one_that_was_opened_in_an_event_loop(settings: Settings) -> None:
+async def test_closed_objects_of_an_event_loop_refuse_every_call(settings: Settings) -> None:
     async with TurnlogSaver.open(settings) as saver, TurnlogStore.open(settings, project=False, index=False) as store:
         await chat(saver).ainvoke({"messages": "hello"}, config())
         assert not saver.is_closed and not store.is_closed
@@ -84,7 +84,7 @@ async def test_of_one_that_was_opened_in_an_event_loop(settings: Settings) -> No
         await asyncio.to_thread(asyncio.run, all_closed(calls))
 
 
-async def test_of_one_that_had_an_event_loop_of_its_own(settings: Settings) -> None:
+async def test_closed_objects_with_a_separate_event_loop_refuse_every_call(settings: Settings) -> None:
     def program() -> tuple[TurnlogSaver, TurnlogStore]:
         with TurnlogSaver.open_sync(settings) as saver, TurnlogStore.open_sync(settings, index=False) as store:
             return saver, store

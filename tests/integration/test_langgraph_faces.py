@@ -65,7 +65,7 @@ with TurnlogSaver.open_sync() as saver:
 
 
 @pytest.mark.nightly
-async def test_a_script_without_an_event_loop(nats_url: str, database_url: str, tmp_path: Path) -> None:
+async def test_a_script_without_an_event_loop_uses_the_saver(nats_url: str, database_url: str, tmp_path: Path) -> None:
     environment = {"NATS_URL": nats_url, "DATABASE_URL": database_url, "TURNLOG_HOME": str(tmp_path)}
     done = await asyncio.to_thread(
         subprocess.run,
@@ -79,7 +79,7 @@ async def test_a_script_without_an_event_loop(nats_url: str, database_url: str, 
     assert done.stdout.splitlines() == ["['one', 'I saw 1', 'two', 'I saw 3'] 6", "1", "None"]
 
 
-async def test_opened_with_all_it_needs(nats_url: str, database_url: str) -> None:
+async def test_a_saver_can_be_opened_from_settings_for_a_tenant(nats_url: str, database_url: str) -> None:
     settings = Settings(nats_url=nats_url, database_url=database_url)
     async with TurnlogSaver.open(settings, tenant="acme") as saver:
         await chat(saver).ainvoke({"messages": [HumanMessage("hi")]}, config())
@@ -90,7 +90,7 @@ async def test_opened_with_all_it_needs(nats_url: str, database_url: str) -> Non
         assert await other.aget_tuple(config()) is None
 
 
-async def test_the_sync_face_works_from_other_threads_only(saver: TurnlogSaver) -> None:
+async def test_synchronous_methods_work_only_from_other_threads(saver: TurnlogSaver) -> None:
     graph = chat(saver)
     await graph.ainvoke({"messages": [HumanMessage("hi")]}, config())
     for refused in (
@@ -205,7 +205,7 @@ async def test_a_call_of_a_subgraph_goes_with_the_checkpoint_it_began_from(saver
     assert sorted(kept) == ["", "interrupted:2", "running:3", "stays"]
 
 
-async def test_what_prune_refuses_changes_nothing(saver: TurnlogSaver) -> None:
+async def test_a_refused_prune_changes_nothing(saver: TurnlogSaver) -> None:
     for thread in ("a", "b", "ab"):
         await chat(saver).ainvoke({"messages": [HumanMessage("hi")]}, config(thread))
     with pytest.raises(TypeError, match="not a str"):
@@ -217,7 +217,7 @@ async def test_what_prune_refuses_changes_nothing(saver: TurnlogSaver) -> None:
     assert len([one async for one in saver.alist(None)]) == 3
 
 
-async def test_an_encrypting_serializer_leaves_nothing_in_the_clear(log: Log, pool: Pool, db: Connection) -> None:
+async def test_an_encrypting_serializer_leaves_nothing_unencrypted(log: Log, pool: Pool, db: Connection) -> None:
     class Reversing:
         """A trivial cipher that shows what is stored."""
 
@@ -337,7 +337,7 @@ async def test_the_user_of_a_run_is_the_user_of_its_turns(saver: TurnlogSaver, d
     assert await rows(db, "SELECT DISTINCT user_id FROM messages") == [("ann",)]
 
 
-async def test_versions_sort_and_two_forks_of_one_never_meet(saver: TurnlogSaver) -> None:
+async def test_versions_sort_and_two_forks_of_a_version_differ(saver: TurnlogSaver) -> None:
     version = saver.get_next_version(None, None)
     for _ in range(12):
         following = saver.get_next_version(version, None)

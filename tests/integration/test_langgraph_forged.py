@@ -92,7 +92,7 @@ def serializer(name: str) -> JsonPlusSerializer | None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", NAMES)
-def test_langgraphs_own_serializer_runs_what_the_bytes_say(name: str, tmp_path: Path) -> None:
+def test_langgraphs_own_serializer_executes_forged_bytes(name: str, tmp_path: Path) -> None:
     marker = tmp_path / "made"
     (serializer(name) or JsonPlusSerializer()).loads_typed(values(str(marker))[name])
     assert marker.is_dir()
@@ -157,7 +157,7 @@ class Reversing:
         return ciphertext[16:][::-1]
 
 
-async def test_bytes_in_the_clear_are_checked_beside_encrypted_ones(log: Log, pool: Pool, tmp_path: Path) -> None:
+async def test_unencrypted_bytes_are_checked_beside_encrypted_ones(log: Log, pool: Pool, tmp_path: Path) -> None:
     marker = tmp_path / "made"
     await publish(log, "t", "channel", values(str(marker))[NAMES[0]])
     saver = TurnlogSaver(log, pool, serde=EncryptedSerializer(Reversing()))
@@ -167,7 +167,7 @@ async def test_bytes_in_the_clear_are_checked_beside_encrypted_ones(log: Log, po
 
 
 @pytest.mark.parametrize("data", [b"\xc1", b"", ext(0), ext(0, 1, 2, 3), ext(9, "a"), ext(3, "datetime")])
-async def test_bytes_that_nobody_wrote_are_one_clear_error(log: Log, pool: Pool, data: bytes) -> None:
+async def test_malformed_bytes_are_one_clear_error(log: Log, pool: Pool, data: bytes) -> None:
     await publish(log, "t", "channel", ("msgpack", data))
     with pytest.raises(TypeNotAllowed):
         await TurnlogSaver(log, pool).aget_tuple(config())
@@ -204,7 +204,7 @@ async def planning(state: Planned) -> Any:
     return {"plan": Plan([*state["plan"].steps, "next"])}
 
 
-async def test_a_type_of_the_applications_own_is_refused_where_nothing_is_signed(log: Log, pool: Pool) -> None:
+async def test_a_type_of_the_application_is_refused_if_nothing_is_signed(log: Log, pool: Pool) -> None:
     saver = TurnlogSaver(log, pool)
     with pytest.raises(TypeNotAllowed, match=r"test_langgraph_forged\.Plan is .*TurnlogSaver\(…, allowed=\[Plan\]\)"):
         await one_node(Planned, planning, saver).ainvoke({"plan": Plan(["first"])}, config())
@@ -259,7 +259,7 @@ def signing(log: Log, secret: bytes = b"s") -> Log:
     return replace(log, signer=Signer(lambda: secret * 32))
 
 
-async def test_types_of_the_application_are_read_where_they_were_signed(log: Log, pool: Pool) -> None:
+async def test_signed_types_of_the_application_are_read(log: Log, pool: Pool) -> None:
     asked = await travelling(TurnlogSaver(signing(log), pool)).ainvoke({"plan": Plan(["start"])}, config())
     assert asked["__interrupt__"][0].value == Plan(["go", "pack"])
     done = await travelling(TurnlogSaver(signing(log), pool)).ainvoke(Command(resume="yes"), config())
@@ -279,7 +279,7 @@ async def test_a_signature_of_another_secret_or_tenant_counts_as_none(log: Log, 
         other.loads(*codec.dumps(Plan(["x"])))
 
 
-async def test_an_unsigned_type_of_the_application_is_refused_where_others_are_signed(log: Log, pool: Pool) -> None:
+async def test_an_unsigned_type_of_the_application_is_refused_if_others_are_signed(log: Log, pool: Pool) -> None:
     saver = TurnlogSaver(signing(log), pool)
     await one_node(Planned, planning, saver).ainvoke({"plan": Plan(["first"])}, config("signed"))
     await publish(log, "t", "channel", JsonPlusSerializer().dumps_typed(Plan(["forged"])))

@@ -74,7 +74,7 @@ def long_talk() -> list[BaseMessage]:
     return found
 
 
-async def test_what_fits_is_sent_unchanged(log: Log, pool: Pool) -> None:
+async def test_a_conversation_that_fits_is_sent_unchanged(log: Log, pool: Pool) -> None:
     saver, model = TurnlogSaver(log, pool), Listener()
     said = [HumanMessage("one", additional_kwargs={"mine": 1}), AIMessage("two"), HumanMessage("three")]
     done = await agent(saver, model).ainvoke({"messages": said}, config())
@@ -110,7 +110,7 @@ async def test_tool_rounds_of_the_agent_are_kept_together(log: Log, pool: Pool) 
         assert any(message.content == "look!" for message in sent)
 
 
-async def test_the_summary_stands_for_what_was_left_out(log: Log, pool: Pool) -> None:
+async def test_the_summary_replaces_the_turns_that_were_left_out(log: Log, pool: Pool) -> None:
     saver, model = TurnlogSaver(log, pool), Listener()
     graph = agent(saver, model)
     await graph.ainvoke({"messages": [*long_talk(), HumanMessage("and now?")]}, config())

@@ -111,7 +111,7 @@ async def test_a_fresh_saver_asks_postgres_once(log: Log, pool: Pool, mirror: Mi
 
 
 @pytest.mark.nightly
-async def test_a_first_look_is_never_planned_for_its_thread(log: Log, pool: Pool, database_url: str) -> None:
+async def test_the_first_read_always_uses_generic_query_plans(log: Log, pool: Pool, database_url: str) -> None:
     place = {"tenant": "default", "thread": "short", "ns": ""}
     async with await connect(database_url) as conn:
         for thread, count in (("short", 1), ("long", 100)):
@@ -153,7 +153,7 @@ async def test_a_thread_deleted_while_a_run_goes_on_stays_deleted(
         assert [message.content for message in result["messages"]][::2] == ["three"] * (run + 1)
 
 
-async def test_what_a_deletion_elsewhere_overtakes_is_not_stored(log: Log, pool: Pool, db: Connection) -> None:
+async def test_writes_overtaken_by_a_deletion_elsewhere_are_not_stored(log: Log, pool: Pool, db: Connection) -> None:
     saver = TurnlogSaver(log, pool)
     await chat(saver).ainvoke({"messages": [HumanMessage("one")]}, config())
     old = await saver.aget_tuple(config())

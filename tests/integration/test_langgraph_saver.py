@@ -64,7 +64,7 @@ async def test_a_conversation_reads_back_and_its_messages_are_turns_once(mirror:
     ]
 
 
-async def test_input_that_is_no_message_yet_is_a_turn_once_it_is_one(mirror: MirroredSaver, db: Connection) -> None:
+async def test_input_tuples_and_dicts_become_turns(mirror: MirroredSaver, db: Connection) -> None:
     graph = chat(mirror)
     await graph.ainvoke({"messages": [("user", "a tuple"), {"role": "user", "content": "a dict"}]}, config())
     await history(graph)
@@ -147,7 +147,7 @@ async def test_subgraphs_keep_their_own_state_and_name_the_turns_of_the_root(
     assert inner_items[0][0] > 0
 
 
-async def test_what_a_subgraph_says_is_a_turn_once_in_another_process_too(
+async def test_messages_of_a_subgraph_are_turns_once_even_in_another_process(
     log: Log, pool: Pool, mirror: MirroredSaver, db: Connection, settled: Any
 ) -> None:
     async def answer(state: MessagesState) -> Any:
@@ -197,7 +197,7 @@ async def test_time_travel_and_forks(mirror: MirroredSaver) -> None:
     await history(graph)
 
 
-async def test_lists_that_are_no_messages(mirror: MirroredSaver, db: Connection) -> None:
+async def test_lists_without_messages_are_read_back(mirror: MirroredSaver, db: Connection) -> None:
     class State(TypedDict):
         log: Annotated[list[Any], operator.add]
         notes: list[str]

@@ -61,7 +61,7 @@ async def test_an_item_is_put_got_updated_and_deleted(store: TurnlogStore) -> No
     await store.adelete(("docs", "public"), "a")
 
 
-async def test_reads_of_a_call_see_what_was_there_before_it(store: TurnlogStore) -> None:
+async def test_reads_of_a_call_see_the_state_before_it(store: TurnlogStore) -> None:
     await store.aput(("a",), "old", {"n": 1})
     ops: list[Op] = [
         PutOp(("a",), "old", {"n": 2}),
@@ -156,7 +156,7 @@ async def test_without_a_query_the_newest_come_first_by_pages(store: TurnlogStor
     assert await store.asearch(("a",), limit=0) == []
 
 
-async def test_a_prefix_is_whole_labels_and_none_is_a_pattern(store: TurnlogStore) -> None:
+async def test_a_prefix_matches_whole_labels_and_no_patterns(store: TurnlogStore) -> None:
     names = [("foo",), ("foo", "child"), ("foo", "child", "deep"), ("foobar",), ("foo!",), ("foo2", "x"), ("b", "foo")]
     await fill(store, *names, ("user_1",), ("userX1",), ("a%b", "c"), ("axb",))
     assert await namespaces_found(store, "foo") == set(names[:3])
@@ -205,13 +205,13 @@ async def test_filters_compare_fields_of_the_value(store: TurnlogStore) -> None:
         assert "".join(sorted(keys(await store.asearch(("f",), filter=wanted)))) == found, wanted
 
 
-async def test_a_filter_that_cannot_be_is_refused(store: TurnlogStore) -> None:
+async def test_an_invalid_filter_is_refused(store: TurnlogStore) -> None:
     for wanted in ({"$in": [1]}, object(), {"$gt": float("nan")}, "\x00", "\ud800"):
         with pytest.raises(ValueError, match=r"Unsupported operator|cannot be compared"):
             await store.asearch((), filter={"n": wanted})
 
 
-async def test_a_page_that_cannot_be_is_refused(store: TurnlogStore) -> None:
+async def test_an_invalid_page_is_refused(store: TurnlogStore) -> None:
     pages: list[dict[str, Any]] = [{"limit": -1}, {"offset": -1}, {"limit": 2.5}]
     for page in pages:
         with pytest.raises(ValueError, match="must be a number of at least 0"):
@@ -249,7 +249,7 @@ async def test_several_conditions_of_one_kind_must_all_hold_and_an_empty_one_hol
     assert listed == [("a", "b"), ("a", "b", "c")]
 
 
-async def test_a_namespace_without_items_is_none(store: TurnlogStore) -> None:
+async def test_a_namespace_without_items_is_not_listed(store: TurnlogStore) -> None:
     await fill(store, ("a",), ("b",))
     await store.adelete(("a",), "k")
     assert await store.alist_namespaces() == [("b",)]

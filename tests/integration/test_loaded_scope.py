@@ -30,7 +30,7 @@ WORDS = ["boat", "harbour", "storm", "captain", "letter", "lamp", "island", "Ann
 
 @pytest.mark.parametrize("model", [None, MODEL])
 @pytest.mark.parametrize("seed", range(max(examples(100) // 50, 2)))
-async def test_a_scope_that_grew_is_like_one_just_loaded_whatever_happened(
+async def test_an_extended_scope_equals_a_freshly_loaded_one(
     log: Log, db: Connection, settled: Settled, model: str | None, seed: int
 ) -> None:
     random, loaded, windowed = Random(seed), dict[Scope, LoadedScope | None](), dict[Scope, LoadedScope | None]()
@@ -118,7 +118,7 @@ def earlier(loaded: LoadedScope | None, before: int) -> list[tuple[object, ...]]
     ]
 
 
-async def test_an_index_of_a_thread_serves_while_what_is_new_is_still_in_the_window(
+async def test_an_index_of_a_thread_is_reused_while_new_turns_are_in_the_window(
     log: Log, db: Connection, settled: Settled
 ) -> None:
     scope = Scope("default", "a")
@@ -142,7 +142,7 @@ async def test_an_index_of_a_thread_serves_while_what_is_new_is_still_in_the_win
 
 
 @pytest.mark.parametrize("scope", [Scope("default", "a"), Scope("default", user="ann")])
-async def test_only_what_is_new_is_read_and_others_have_their_turn(
+async def test_only_new_chunks_are_read_and_other_tasks_run_meanwhile(
     log: Log, db: Connection, settled: Settled, monkeypatch: pytest.MonkeyPatch, scope: Scope
 ) -> None:
     read, random = [0], Random(1)

@@ -177,7 +177,7 @@ async def test_an_api_that_ends_serves_again_at_its_address(serve: Serve) -> Non
         assert (await ann.get("/health/live")).status_code == 200
 
 
-async def test_progress_of_waiting_events_that_is_acknowledged_no_longer_ends_the_loop_of_the_inbox(
+async def test_a_consumer_whose_progress_reports_stop_is_restarted(
     serve: Serve,
 ) -> None:
     async with everything(serve) as api, api.client() as ann, red_then_green(api, ann, CONSUMERS):
@@ -286,7 +286,7 @@ async def test_a_process_that_died_is_missed_until_another_one_plays_its_roles(s
             assert (await ann.get("/health/ready")).status_code == 200
 
 
-async def test_a_process_that_is_not_heard_of_is_missed_wherever_it_is(
+async def test_a_process_without_heartbeats_is_missed_on_any_machine(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serve() as api:
@@ -322,7 +322,7 @@ async def test_a_blocked_event_loop_is_seen_in_the_metrics_and_by_doctor(serve: 
         assert told is not None and told > 0.15
 
 
-async def test_a_watch_over_the_servers_that_ends_is_started_again(tmp_path: Path) -> None:
+async def test_a_loop_that_watches_the_servers_is_started_again_when_it_ends(tmp_path: Path) -> None:
     beats = Heartbeats()
     async with background.kept_servers(Settings(home=tmp_path), "nats://127.0.0.1:1", beats):
         [beat] = beats.loops

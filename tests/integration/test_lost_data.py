@@ -112,7 +112,7 @@ async def use(home: Path) -> None:
 
 
 @pytest.mark.nightly
-async def test_neither_an_erasure_nor_another_kek_leaves_old_bytes_of_keys_in_the_files_of_nats(home: Path) -> None:
+async def test_an_erasure_and_a_changed_kek_leave_no_old_key_bytes_in_the_files_of_nats(home: Path) -> None:
     async with on(home) as stage:
         await stage.runtime.log.append_many([turn(f"I am {user}.", user=user) for user in ("ann", "bob", "cho", "dan")])
         [ann], others = await keys_of(stage, "ann"), await keys_of(stage, "bob", "cho", "dan")

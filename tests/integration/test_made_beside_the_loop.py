@@ -18,7 +18,7 @@ from turnlog.consumers.api.document import documented
 pytestmark = pytest.mark.slow
 
 
-async def test_models_are_made_beside_the_event_loop_before_anything_is_served(
+async def test_models_are_made_outside_the_event_loop_before_anything_is_served(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Creating clients loads modules and builds TLS contexts, which would otherwise delay all requests during the first
@@ -36,7 +36,7 @@ async def test_models_are_made_beside_the_event_loop_before_anything_is_served(
     assert thread is not threading.main_thread()
 
 
-async def test_routes_and_their_document_are_made_beside_the_event_loop(
+async def test_routes_and_their_document_are_made_outside_the_event_loop(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There are hundreds of models, which FastAPI would otherwise create at the first request to a router."""

@@ -26,7 +26,7 @@ async def mind(
         yield found
 
 
-async def test_forgetting_drops_the_words_of_all_that_says_the_same(mind: UserMemories) -> None:
+async def test_forgetting_removes_the_words_of_all_equivalent_memories(mind: UserMemories) -> None:
     old = await mind.says("My PIN is 1234")
     new = await mind.memories.edit("default", "ann", old, "My PIN is 4321")
     other = await mind.says("I like tea")
@@ -39,7 +39,7 @@ async def test_forgetting_drops_the_words_of_all_that_says_the_same(mind: UserMe
     assert (await mind.row(other)).status == "valid"
 
 
-async def test_forgetting_drops_the_words_where_they_were_said_at_other_times_too(mind: UserMemories) -> None:
+async def test_forgetting_removes_the_words_also_from_other_times(mind: UserMemories) -> None:
     for city in ("Berlin", "Bonn", "Berlin"):
         last = await mind.says(f"I live in {city}", dedupe_key="home")
         mind.clock.days(1)
@@ -64,7 +64,7 @@ async def test_forgetting_one_member_of_a_merge_leaves_what_the_others_said(mind
     assert await rows(mind.db, "SELECT event_id FROM forgotten_turns") == [(UUID(int=2),)]
 
 
-async def test_forgetting_more_than_one_write_takes_forgets_all_of_it(
+async def test_forgetting_more_memories_than_fit_into_one_write_forgets_all(
     mind: UserMemories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(revisions, "MAX_FORGOTTEN_PER_WRITE", 2)
@@ -79,7 +79,7 @@ async def test_forgetting_more_than_one_write_takes_forgets_all_of_it(
     assert await rows(mind.db, "SELECT content FROM memories WHERE content <> ''") == []
 
 
-async def test_forgetting_what_a_question_is_about_settles_it(mind: UserMemories) -> None:
+async def test_forgetting_the_memories_of_a_question_settles_it(mind: UserMemories) -> None:
     ask = {"strategy": "ASK_USER", "dedupe_key": "home"}
     old = await mind.says("Berlin", **ask)
     mind.clock.days(1)

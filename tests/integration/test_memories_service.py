@@ -37,7 +37,7 @@ async def mind(
         yield found
 
 
-async def test_what_is_remembered_holds_and_said_again_it_is_the_same(mind: UserMemories) -> None:
+async def test_a_memory_is_valid_and_repeating_it_adds_no_other(mind: UserMemories) -> None:
     first = await mind.memories.remember("default", "ann", "  I live in Berlin. ", "FACT", category="home")
     again = await mind.memories.remember("default", "ann", "i live in  Berlin")
     assert (first.what, again.what, again.memory_id) == ("recorded", "known", first.memory_id)
@@ -46,7 +46,7 @@ async def test_what_is_remembered_holds_and_said_again_it_is_the_same(mind: User
     assert (row.origin, row.confidence, row.category, row.valid_from) == ("user", 1.0, "home", MAY_8)
 
 
-async def test_users_tenants_and_shadows_stand_apart(mind: UserMemories) -> None:
+async def test_users_tenants_and_trials_are_separate(mind: UserMemories) -> None:
     await mind.says("I live in Berlin")
     await mind.memories.remember("default", "bob", "I live in Rome")
     await mind.memories.remember("acme", "ann", "I live in Paris")
@@ -58,7 +58,7 @@ async def test_users_tenants_and_shadows_stand_apart(mind: UserMemories) -> None
     assert [one.content for one in found] == ["I live in Oslo"]
 
 
-async def test_later_candidates_of_a_call_see_what_earlier_ones_led_to(mind: UserMemories) -> None:
+async def test_later_candidates_of_a_call_see_the_effects_of_earlier_ones(mind: UserMemories) -> None:
     candidates = [gpa(1, "3.60"), extracted(2, "I like tea"), gpa(3, "3.80", day=1), extracted(4, "I LIKE TEA", day=2)]
     outcomes = await mind.memories.remember_many("default", "ann", candidates)
     assert [(one.what, one.memory_id.int - 1_000) for one in outcomes] == [
@@ -78,7 +78,7 @@ async def test_later_candidates_of_a_call_see_what_earlier_ones_led_to(mind: Use
     )
 
 
-async def test_a_repeated_call_appends_nothing_and_tells_the_same_ids(mind: UserMemories) -> None:
+async def test_a_repeated_call_appends_nothing_and_returns_the_same_ids(mind: UserMemories) -> None:
     candidates = [gpa(1, "3.60"), gpa(2, "3.80", day=1), extracted(3, "I like tea")]
     extra = [
         EntitiesFound(entities=(Entity(type="SCHOOL", name="Yale", sources=(SOURCE,)),)),
@@ -97,7 +97,7 @@ async def test_a_repeated_call_appends_nothing_and_tells_the_same_ids(mind: User
     assert (entity["name"], entity["mention_count"]) == ("Yale", 1)
 
 
-async def test_a_shadow_that_was_dropped_can_be_made_again_under_the_same_name(mind: UserMemories) -> None:
+async def test_a_dropped_trial_can_be_made_again_under_the_same_name(mind: UserMemories) -> None:
     thread = memory_thread("ann", "new")
     looked = MemoriesExtracted(conversation="t", stage="rules", from_seq=1, through_seq=3, extractor="x", found=1)
     for _ in range(3):
@@ -115,7 +115,7 @@ async def test_a_shadow_that_was_dropped_can_be_made_again_under_the_same_name(m
         assert await valid_memories(mind.db, "default", thread, MAY_8) == []
 
 
-async def test_a_loser_is_recorded_and_ended_at_once(mind: UserMemories) -> None:
+async def test_a_memory_that_loses_a_conflict_is_recorded_as_ended(mind: UserMemories) -> None:
     await mind.memories.remember_many("default", "ann", [gpa(1, "3.90", strategy="KEEP_HIGHEST")])
     [outcome] = await mind.memories.remember_many("default", "ann", [gpa(2, "3.10", 1, strategy="KEEP_HIGHEST")])
     assert (outcome.what, outcome.replaced_by) == ("ended", UUID(int=1_001))
@@ -156,7 +156,7 @@ async def test_a_time_to_live_ends_a_memory_before_the_daily_job_sees_it(mind: U
     assert await mind.holds() == []
 
 
-async def test_an_edit_takes_the_place_of_what_it_corrects(mind: UserMemories) -> None:
+async def test_an_edit_replaces_the_memory_that_it_corrects(mind: UserMemories) -> None:
     old = await mind.says("I live in Berlin", dedupe_key="home")
     mind.clock.days(1)
     new = await mind.memories.edit("default", "ann", old, " I live in Bonn ")
@@ -171,7 +171,7 @@ async def test_an_edit_takes_the_place_of_what_it_corrects(mind: UserMemories) -
         await mind.memories.edit("default", "ann", old, "I live in Rome")
 
 
-async def test_a_memory_can_be_gone_back_to(mind: UserMemories) -> None:
+async def test_a_memory_can_be_reverted_to(mind: UserMemories) -> None:
     first = await mind.says("I live in Berlin", dedupe_key="home")
     mind.clock.days(1)
     second = await mind.says("I live in Bonn", dedupe_key="home")
@@ -186,7 +186,7 @@ async def test_a_memory_can_be_gone_back_to(mind: UserMemories) -> None:
         await mind.memories.revert("default", "ann", first)
 
 
-async def test_what_would_not_hold_now_cannot_be_gone_back_to(mind: UserMemories) -> None:
+async def test_an_expired_memory_cannot_be_reverted_to(mind: UserMemories) -> None:
     short = gpa(1, "3.6", expires_at=MAY_8 + timedelta(days=10))
     await mind.memories.remember_many("default", "ann", [short, gpa(2, "3.7", day=5)])
     mind.clock.days(20)
@@ -234,7 +234,7 @@ async def test_the_user_is_asked_and_the_answer_decides(mind: UserMemories) -> N
             await mind.memories.answer("default", user, asked.conflict_id, "old" if answer == "new" else "new")
 
 
-async def test_unknown_ids_and_bad_input_are_told_and_store_nothing(mind: UserMemories) -> None:
+async def test_unknown_ids_and_invalid_input_are_refused_and_store_nothing(mind: UserMemories) -> None:
     memories = mind.memories
     for call in (
         memories.edit("default", "ann", NOWHERE, "x"),
@@ -273,6 +273,6 @@ async def test_more_than_one_atomic_batch_is_refused_whole(mind: UserMemories) -
     assert await mind.events() == []
 
 
-async def test_odd_characters_are_no_poison(mind: UserMemories) -> None:
+async def test_unusual_characters_park_no_event(mind: UserMemories) -> None:
     outcome = await mind.memories.remember("default", "ann", 'a\0b {"x",} \\ \'', category="a\0b")
     assert (await mind.row(outcome.memory_id)).status == "valid"

@@ -100,9 +100,7 @@ DECISIONS = st.one_of(
 
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(DECISIONS, min_size=1, max_size=12))
-async def test_what_is_known_of_events_to_come_is_what_their_rows_will_be(
-    db: Connection, data: list[EventData]
-) -> None:
+async def test_values_of_unprojected_events_equal_their_later_rows(db: Connection, data: list[EventData]) -> None:
     await db.execute("TRUNCATE memories, memory_conflicts, memory_compactions")
     await apply(db, *data)
     known = MemoryState(ANN, [], MAY_8)
@@ -160,7 +158,7 @@ async def test_a_memory_that_is_said_every_day_keeps_its_first_sources_up_to_a_b
     assert (len(row.sources), row.sources[0], row.sources[-1]) == (MAX_SOURCES, SOURCE, said_again[-2].source)
 
 
-async def test_what_holds_is_a_rival_however_many_of_its_key_ended_after_it(db: Connection) -> None:
+async def test_a_valid_memory_is_found_by_key_however_many_ended_after_it(db: Connection) -> None:
     first = memory(1, "salary 9000", value="9000", strategy="KEEP_HIGHEST")
     others = [
         MemoryRecorded(
@@ -175,7 +173,7 @@ async def test_what_holds_is_a_rival_however_many_of_its_key_ended_after_it(db: 
     assert [one.id.int for one in found if one.status == "valid"] == [1]
 
 
-async def test_a_history_is_the_whole_chain_and_a_family_what_says_the_same(db: Connection) -> None:
+async def test_a_history_is_the_whole_chain_and_a_family_all_equivalent_memories(db: Connection) -> None:
     links: list[tuple[int, int, EndReason]] = [(1, 2, "superseded"), (2, 4, "edited"), (3, 4, "merged")]
     await apply(
         db,
@@ -189,7 +187,7 @@ async def test_a_history_is_the_whole_chain_and_a_family_what_says_the_same(db: 
     assert await history(db, *HERE, UUID(int=404)) == []
 
 
-async def test_what_holds_can_be_read_by_kind_and_in_pages(db: Connection) -> None:
+async def test_valid_memories_can_be_read_by_kind_and_in_pages(db: Connection) -> None:
     later = GPA.sources[0].model_copy(update={"said_at": MAY_8 + timedelta(days=1)})
     await apply(db, said(1, kind="PREFERENCE"), said(2, sources=(later,)), said(3, valid_from=FAR))
     now = MAY_8 + timedelta(days=2)
@@ -201,7 +199,7 @@ async def test_what_holds_can_be_read_by_kind_and_in_pages(db: Connection) -> No
     assert [one.id.int for one in await memories_as_of(db, *HERE, FAR)] == [2, 3, 1]
 
 
-async def test_what_waits_or_was_rejected_or_forgotten_never_held(db: Connection) -> None:
+async def test_pending_rejected_and_forgotten_memories_were_never_valid(db: Connection) -> None:
     raised = MemoryConflictRaised(conflict_id=UUID(int=9), memory=memory(4), against=(UUID(int=1),), question="?")
     await apply(db, said(1), said(2), said(3), raised, MemoryForgotten(memory_id=UUID(int=2)))
     await apply(db, MemoriesRevised(intervals=(ended(3, 1, "rejected"),)))
@@ -209,7 +207,7 @@ async def test_what_waits_or_was_rejected_or_forgotten_never_held(db: Connection
     assert [one.conflict_id.int for one in await conflicts(db, *HERE)] == [9]
 
 
-async def test_the_nearest_are_of_one_kind_and_user_and_hold(db: Connection) -> None:
+async def test_the_nearest_memories_are_valid_and_of_one_kind_and_user(db: Connection) -> None:
     await db.execute(
         "INSERT INTO embedding_cache (model, text_hash, embedding) SELECT 'm', sha256(n::text::bytea), "
         "format('[1,0,%s]', n / 10.0)::halfvec FROM generate_series(1, 6) n"

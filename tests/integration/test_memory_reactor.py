@@ -122,7 +122,9 @@ async def test_turns_of_a_long_import_have_the_topics_of_their_part_only(play: P
         assert await stage.rows(tagged) == [(seq, "boats" if n < 60 else "trees") for n, seq in enumerate(seqs)]
 
 
-async def test_pruning_comes_after_topics_vectors_and_summary_and_parts_no_call_from_its_result(play: Play) -> None:
+async def test_pruning_comes_after_topics_vectors_and_summary_and_never_separates_a_call_from_its_result(
+    play: Play,
+) -> None:
     call = ToolCall(id="call_1", name="calendar", arguments="{}")
     async with play() as stage:
         log = stage.runtime.log
@@ -227,7 +229,7 @@ async def test_while_summaries_fail_answers_come_with_the_old_summary_and_later_
     assert error.startswith("model-unavailable" if failure.status == 500 else "model-timed-out")
 
 
-async def test_without_summaries_nothing_is_summarised_and_old_turns_are_pruned_all_the_same(
+async def test_without_summaries_nothing_is_summarised_and_old_turns_are_still_pruned(
     play: Play, model: MemoryServer
 ) -> None:
     async with play(enable_summary=False, max_messages_per_thread=30) as stage:
@@ -277,9 +279,7 @@ async def test_a_thread_that_is_deleted_while_the_model_works_stays_deleted(play
         assert await stage.rows("SELECT sum(calls) FROM usage WHERE purpose = 'summary'") == [(1,)]
 
 
-async def test_a_model_that_goes_round_in_a_circle_leaves_an_extract_that_says_so(
-    play: Play, model: MemoryServer
-) -> None:
+async def test_a_summary_that_repeats_itself_is_replaced_by_a_marked_extract(play: Play, model: MemoryServer) -> None:
     model.said["summary"] = "The game of life is a game that is played on a computer. " * 12
     async with play() as stage:
         await stage.runtime.log.append_many(

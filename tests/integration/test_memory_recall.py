@@ -114,7 +114,7 @@ async def test_chinese_memories_are_found_by_their_words(ann: Remembering) -> No
     assert contents(await ann.ask("我的猫是哪只猫？"))[0] == "我养了一只叫豆豆的猫"
 
 
-async def test_a_vector_finds_what_the_words_do_not(ann: Remembering) -> None:
+async def test_a_vector_finds_memories_that_the_words_do_not(ann: Remembering) -> None:
     said = [f"note {n} about nothing at all" for n in range(30)] + ["my pet is a small rabbit"]
     await cached_vectors(ann.db, said)
     await ann.given(*(recorded(content) for content in said), embedded(*said))
@@ -149,7 +149,7 @@ async def test_an_entity_is_the_same_however_its_name_is_spelled(ann: Rememberin
     assert sorted(contents(await ann.ask(question))) == ["it was cold there", "the food was good"]
 
 
-async def test_a_date_in_the_question_prefers_what_was_said_then(ann: Remembering) -> None:
+async def test_a_date_in_the_question_prefers_memories_of_that_time(ann: Remembering) -> None:
     march, may = datetime(2026, 3, 5, tzinfo=UTC), datetime(2026, 5, 5, tzinfo=UTC)
     await ann.given(recorded("I travelled to Rome", march), recorded("I travelled to Oslo", may))
     assert contents(await ann.ask("Where did I travel last March?"))[0] == "I travelled to Rome"
@@ -186,7 +186,7 @@ async def test_a_superseded_memory_is_found_only_when_asked_for(ann: Remembering
     assert contents(await ann.ask("Where do I live?", as_of=old - timedelta(days=1))) == []
 
 
-async def test_what_ran_out_or_was_forgotten_is_not_found(ann: Remembering) -> None:
+async def test_expired_and_forgotten_memories_are_not_found(ann: Remembering) -> None:
     await ann.given(
         recorded("The parcel comes on Monday", expires_at=NOW - timedelta(hours=1)),
         recorded("The parcel was lost"),
@@ -214,7 +214,7 @@ async def test_the_more_important_of_two_equal_memories_comes_first(ann: Remembe
     assert first["score"] == pytest.approx(first["similarity"] * first["importance"] ** DEFAULT.importance, abs=1e-3)
 
 
-async def test_importance_is_what_is_left_of_it_now_and_access_adds_to_it(ann: Remembering) -> None:
+async def test_importance_decays_until_now_and_access_adds_to_it(ann: Remembering) -> None:
     then = NOW - timedelta(days=30)
     await ann.given(
         recorded("I like tea", then),
@@ -278,7 +278,7 @@ async def test_an_embedding_model_that_does_not_answer_is_not_waited_for(ann: Re
 
 
 @pytest.mark.parametrize("question", ["tea\0 Maria\0Lopez", "tea \ud800 喜欢\udfff"])
-async def test_a_question_may_hold_what_postgres_cannot(ann: Remembering, question: str) -> None:
+async def test_a_question_may_contain_characters_that_postgres_refuses(ann: Remembering, question: str) -> None:
     await ann.given(recorded("I like tea"))
     assert contents(await ann.ask(question)) == ["I like tea"]
 
@@ -313,7 +313,7 @@ async def test_in_a_large_thread_a_long_question_is_decided_by_the_word_that_a_m
     assert contents(await ann.ask(f"Considering {unknown}: what GPA did I tell you?"))[:1] == ["my GPA is 3.8"]
 
 
-async def test_in_a_large_thread_what_has_both_words_comes_before_what_has_the_rarer_one(ann: Remembering) -> None:
+async def test_in_a_large_thread_both_words_count_more_than_the_rarer_word_alone(ann: Remembering) -> None:
     rare, common = range(150), range(150, WHOLE_UP_TO + 100)
     both = [f"a ceramic purple bowl, target{n}" for n in range(5)]
     await ann.given(*(recorded(f"a ceramic thing, number{n}") for n in rare))
@@ -322,7 +322,7 @@ async def test_in_a_large_thread_what_has_both_words_comes_before_what_has_the_r
 
 
 @pytest.mark.parametrize("count", [5, WHOLE_UP_TO + 100])
-async def test_a_vector_of_zeros_is_near_to_nothing(ann: Remembering, count: int) -> None:
+async def test_a_zero_vector_is_similar_to_no_memory(ann: Remembering, count: int) -> None:
     class Zeros(WordVectors):
         async def embed_query(self, text: str, asker: str | None = None) -> NDArray[np.float32]:
             return np.zeros_like(await super().embed_query(text))
@@ -356,7 +356,7 @@ async def test_memories_that_were_erased_since_they_were_counted_are_not_found(d
 
 
 @pytest.mark.parametrize(("counted", "rare"), [(2_000, 1_000), (100, 0)])
-async def test_in_a_large_thread_each_way_of_looking_finds_its_own(
+async def test_in_a_large_thread_each_search_method_adds_results(
     ann: Remembering, monkeypatch: pytest.MonkeyPatch, counted: int, rare: int
 ) -> None:
     monkeypatch.setattr(memory_candidates, "COUNT_UP_TO", counted)

@@ -37,7 +37,7 @@ async def say(stage: Stage, user: str, numbers: Sequence[int]) -> None:
 
 
 @pytest.mark.nightly
-async def test_turns_of_a_flood_wait_until_those_before_are_projected_and_others_do_not(stage: Stage) -> None:
+async def test_a_flood_waits_for_the_projection_of_its_earlier_turns_and_other_users_do_not(stage: Stage) -> None:
     stage.runtime.cached(Paces).patience_s = 60.0
     async with nothing_projected(stage.runtime):
         await say(stage, "ann", range(AHEAD))

@@ -11,7 +11,7 @@ from turnlog.projectors.models.memories.projection import MEMORIES
 from turnlog.projectors.rebuild.verify import verify
 
 
-async def test_what_is_set_stays_until_it_is_set_again_or_cleared(
+async def test_a_preference_stays_until_it_is_set_again_or_cleared(
     nats_url: str, database_url: str, db: Connection
 ) -> None:
     async with player(nats_url, database_url, ("projectors",))() as stage:

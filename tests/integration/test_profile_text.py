@@ -60,9 +60,7 @@ async def shown(stage: Stage) -> list[tuple[str, tuple[str, ...]]] | None:
     return [(one.text, tuple(lines[id_] for id_ in one.memories)) for one in told.written.sentences]
 
 
-async def test_a_text_says_only_what_its_lines_say_and_is_shown_while_they_hold(
-    play: Play, model: WritingServer
-) -> None:
+async def test_a_text_states_only_its_lines_and_is_shown_while_they_are_valid(play: Play, model: WritingServer) -> None:
     invented = [
         ("They are married to Bob.", LINES[:1]),
         ("They live in Berlin since 2019.", LINES[:1]),

@@ -52,7 +52,7 @@ WHOLE = [
 ]
 
 
-async def test_a_run_adds_up_what_its_steps_spent_and_ends_with_who_spoke_last(db: Connection) -> None:
+async def test_a_run_sums_the_usage_of_its_steps_and_names_the_last_agent(db: Connection) -> None:
     await Spec(db, AGENT_RUNS).given(*WHOLE[:3]).then(RUNS, [("school", "running", None, 11, 5, 100_000, True)])
     await Spec(db, AGENT_RUNS).given(*WHOLE).then(RUNS, [("school", "solved", None, 111, 55, 300_000, False)])
 
@@ -80,7 +80,7 @@ async def test_steps_are_kept_in_the_order_of_the_log(db: Connection) -> None:
     assert await agent_runs_of(db, "default", "bob") == await agent_runs_of(db, "acme") == []
 
 
-async def test_a_run_took_as_long_as_its_first_plan_and_what_came_after_it(db: Connection) -> None:
+async def test_the_duration_of_a_run_includes_its_first_plan(db: Connection) -> None:
     """The first step is recorded only when it has ended."""
     plan = RunPlanned(run_id=RUN, agent="school", latency_ms=12_000)
     spec = Spec(db, AGENT_RUNS).given(step(plan), step(RunSolved(run_id=RUN, agent="school", latency_ms=12_500)))
@@ -90,7 +90,7 @@ async def test_a_run_took_as_long_as_its_first_plan_and_what_came_after_it(db: C
     assert run.took_ms == pytest.approx(12_000 + 1_000 * (run.ended_at - run.started_at).total_seconds(), abs=1)
 
 
-async def test_a_cost_of_nothing_is_told_from_an_unknown_price(db: Connection) -> None:
+async def test_a_zero_cost_is_distinguished_from_an_unknown_price(db: Connection) -> None:
     runs = {price: UUID(int=10 + at) for at, price in enumerate((True, False, None))}
     await (
         Spec(db, AGENT_RUNS)

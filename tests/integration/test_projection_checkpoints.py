@@ -100,7 +100,7 @@ async def test_a_checkpoint_is_a_row_with_its_run_and_its_sequence(db: Connectio
     )
 
 
-async def test_what_an_erasure_left_of_a_checkpoint_is_no_row(db: Connection) -> None:
+async def test_remains_of_an_erased_checkpoint_make_no_row(db: Connection) -> None:
     tombstone = CheckpointSaved(checkpoint_id="c2", parent_checkpoint_id="c1", checkpoint={}, metadata={}, run_id="r")
     again = CheckpointSaved(checkpoint_id="c1", checkpoint={}, metadata={})
     await (
@@ -137,7 +137,7 @@ async def test_a_list_grows_by_rows_and_another_begins_with_it(db: Connection) -
 
 
 @pytest.mark.nightly
-async def test_what_only_dropped_checkpoints_used_goes_with_them(db: Connection) -> None:
+async def test_values_used_only_by_dropped_checkpoints_are_dropped(db: Connection) -> None:
     spec = Spec(db, CHECKPOINTS).given(
         saved(1, blob("a", 1, "one"), blob("s", 1, "shared")),
         written(1, "w"),
@@ -159,7 +159,7 @@ async def test_what_only_dropped_checkpoints_used_goes_with_them(db: Connection)
     await again.then(IDS, [("t", "", "c1", None), ("t", "child:1", "c2", None), ("u", "", "c2", None)])
 
 
-async def test_a_list_stays_while_a_kept_one_begins_with_it(db: Connection) -> None:
+async def test_a_list_stays_while_another_list_begins_with_it(db: Connection) -> None:
     spec = Spec(db, CHECKPOINTS).given(
         saved(1, listed(1, "base"), lists=(grown("base"),)),
         saved(2, listed(2, "between"), parent=1, lists=(grown("between", 1, "base"),)),
@@ -185,7 +185,7 @@ async def test_turns_alone_make_no_checkpoint(db: Connection) -> None:
     await Spec(db, CHECKPOINTS).given(turn("one"), turn("two", "assistant")).then(SIZES, [(0, 0, 0, 0)])
 
 
-async def test_the_state_is_what_came_after_the_last_pruning(db: Connection) -> None:
+async def test_the_state_contains_everything_after_the_last_pruning(db: Connection) -> None:
     pruned = event(HistoryPruned(through_seq=seq(3), removed=3, remaining=1))
     early = event(HistoryPruned(through_seq=seq(1), removed=1, remaining=0))
     turns = [turn(str(at)) for at in range(4)]

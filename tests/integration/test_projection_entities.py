@@ -92,7 +92,7 @@ async def test_the_newest_description_stays_and_attributes_relations_and_sources
     )
 
 
-async def test_a_monstrous_name_is_no_poison(db: Connection) -> None:
+async def test_a_very_long_name_parks_no_event(db: Connection) -> None:
     spec = Spec(db, ENTITIES).when(found(school("名" * 5_000), school("名" * 5_001), school("  ")))
     await spec.then("SELECT count(*) FROM entities", [(3,)])
 
@@ -122,7 +122,7 @@ def forgot(*turns: int, thread: str = "memories/ann") -> Event:
 
 
 @pytest.mark.parametrize(("name", "words"), [("Mia", EN), ("米娅", ZH)])
-async def test_an_entity_of_forgotten_turns_alone_goes_whichever_came_first(
+async def test_an_entity_only_of_forgotten_turns_is_removed_in_any_order_of_events(
     db: Connection, name: str, words: str
 ) -> None:
     secret = sister(name, told(1, words), secret=words)
@@ -133,7 +133,7 @@ async def test_an_entity_of_forgotten_turns_alone_goes_whichever_came_first(
 
 
 @pytest.mark.parametrize(("name", "words"), [("Mia", EN), ("米娅", ZH)])
-async def test_of_an_entity_with_another_source_the_name_and_the_other_quote_stay(
+async def test_an_entity_with_another_source_keeps_its_name_and_the_other_quote(
     db: Connection, name: str, words: str
 ) -> None:
     first, second = sister(name, told(1, words), secret=words), sister(name, told(2, f"{name} visits"))
@@ -149,7 +149,7 @@ async def test_of_an_entity_with_another_source_the_name_and_the_other_quote_sta
     await spec.then(WORDS, [(name, "anew", {"allergy": "anew"}, [APPLIED.model_dump()], ["said anew"])])
 
 
-async def test_two_forgotten_memories_take_an_entity_of_both_their_turns(db: Connection) -> None:
+async def test_forgetting_two_memories_removes_an_entity_of_both_turns(db: Connection) -> None:
     mia = sister("Mia", told(1, EN), told(2, ZH), secret=EN)
     for events in ((found(mia), forgot(1), forgot(2)), (forgot(2), found(mia), forgot(1)), (found(mia), forgot(2, 1))):
         await Spec(db, ENTITIES).given(*events).then(WORDS, [])
@@ -164,7 +164,7 @@ async def test_forgetting_touches_no_other_thread_and_no_entity_without_a_source
     await spec.when(forgot(1, thread="shadow/new/ann")).then(query, [("memories/ann", "Yale", "a school")])
 
 
-async def test_of_an_entity_with_more_sources_than_its_row_holds_nothing_is_told_that_may_be_forgotten(
+async def test_an_entity_with_too_many_sources_shows_nothing_that_may_be_forgotten(
     db: Connection,
 ) -> None:
     often = sister("Mia", *(told(n, f"Mia said {n}") for n in range(2, MAX_SOURCES + 2)))

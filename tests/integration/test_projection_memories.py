@@ -81,7 +81,7 @@ async def test_a_memory_keeps_its_words_their_source_and_its_interval(db: Connec
     )
 
 
-async def test_a_newer_memory_closes_the_older_one_and_a_loser_is_born_closed(db: Connection) -> None:
+async def test_a_newer_memory_closes_the_older_one_and_a_losing_one_is_closed_at_once(db: Connection) -> None:
     await (
         Spec(db, MEMORIES)
         .given(recorded(memory()), recorded(memory(NEW, "GPA is 3.90"), closed(OLD)))
@@ -102,7 +102,7 @@ async def test_an_interval_reaches_no_memory_that_is_recorded_after_it(db: Conne
     await spec.then(STATE, [("GPA is 3.80", "valid", None, None, None)])
 
 
-async def test_a_closed_memory_holds_again_when_it_is_revised(db: Connection) -> None:
+async def test_a_closed_memory_is_valid_again_when_it_is_revised(db: Connection) -> None:
     spec = Spec(db, MEMORIES).given(recorded(memory()), recorded(memory(NEW, "GPA is 3.90"), closed(OLD)))
     reverted = MemoriesRevised(intervals=(Interval(memory_id=OLD), closed(NEW, OLD, "reverted", 9)))
     await spec.when(said(reverted)).then(
@@ -111,7 +111,7 @@ async def test_a_closed_memory_holds_again_when_it_is_revised(db: Connection) ->
     )
 
 
-async def test_what_is_said_again_has_one_more_source_and_a_new_time_to_live(db: Connection) -> None:
+async def test_a_repeated_statement_adds_a_source_and_renews_the_time_to_live(db: Connection) -> None:
     later = SOURCE.model_copy(update={"event_id": UUID(int=42), "seq": 42, "said_at": at(60), "quote": "GPA：3.8"})
     confirmed = [
         said(MemoryConfirmed(memory_id=OLD, source=source, importance=0.97, confidence=0.95), 90)
@@ -125,7 +125,7 @@ async def test_what_is_said_again_has_one_more_source_and_a_new_time_to_live(db:
     )
 
 
-async def test_what_was_said_earlier_than_was_known_holds_since_then(db: Connection) -> None:
+async def test_a_source_from_an_earlier_time_moves_the_begin_of_validity(db: Connection) -> None:
     earlier = SOURCE.model_copy(update={"event_id": UUID(int=42), "said_at": at(-60)})
     confirmed = MemoryConfirmed(
         memory_id=NEW, source=earlier, importance=0.97, confidence=0.95, intervals=(closed(OLD, minutes=-60),)
@@ -140,7 +140,7 @@ async def test_what_was_said_earlier_than_was_known_holds_since_then(db: Connect
     )
 
 
-async def test_what_is_imported_late_begins_to_fade_when_it_is_learned(db: Connection) -> None:
+async def test_a_late_import_begins_to_decay_at_the_import(db: Connection) -> None:
     spec = Spec(db, MEMORIES).when(recorded(memory(), minutes=5_000))
     await spec.then("SELECT importance_at, created_at, confirmed_at FROM memories", [(at(5_000), at(5_000), MAY_8)])
 
@@ -165,7 +165,7 @@ async def test_a_memory_archived_by_hand_has_the_last_reason_given(db: Connectio
     await spec.then("SELECT status, archived_at, archived_reason FROM memories", [("archived", at(30), "sold")])
 
 
-async def test_an_archived_memory_that_holds_again_has_no_reason(db: Connection) -> None:
+async def test_an_archived_memory_that_is_valid_again_has_no_reason(db: Connection) -> None:
     archived = said(MemoryArchived(memory_id=OLD, reason="I have moved"), 30)
     revived = said(MemoriesRevised(intervals=(Interval(memory_id=OLD),)), 40)
     spec = Spec(db, MEMORIES).given(recorded(memory()), archived).when(revived)
@@ -208,7 +208,7 @@ async def test_a_forgotten_memory_leaves_an_id_an_interval_and_a_hash(db: Connec
     await gone.then("SELECT question FROM memory_conflicts", [("",)])
 
 
-async def test_what_had_ended_when_it_was_forgotten_keeps_its_end(db: Connection) -> None:
+async def test_a_memory_that_ended_before_it_was_forgotten_keeps_its_end(db: Connection) -> None:
     gone = Spec(db, MEMORIES).given(recorded(memory(), closed(OLD))).when(said(MemoryForgotten(memory_id=OLD), 20))
     await gone.then("SELECT status, valid_to FROM memories", [("forgotten", at(5))])
 
@@ -260,13 +260,13 @@ async def test_the_daily_job_archives_expires_and_deletes(db: Connection) -> Non
     )
 
 
-async def test_an_archived_memory_that_holds_again_is_archived_no_more(db: Connection) -> None:
+async def test_an_archived_memory_that_is_valid_again_is_no_longer_archived(db: Connection) -> None:
     spec = Spec(db, MEMORIES).given(recorded(memory()), said(MemoriesReviewed(due_at=at(90), archived=(OLD,))))
     spec = spec.when(said(MemoriesRevised(intervals=(Interval(memory_id=OLD),))))
     await spec.then("SELECT status, archived_at FROM memories", [("valid", None)])
 
 
-async def test_members_of_a_compaction_end_and_hold_again_when_it_is_undone(db: Connection) -> None:
+async def test_members_of_a_compaction_end_and_are_valid_again_after_an_undo(db: Connection) -> None:
     merged = MemoriesCompacted(
         method="merge",
         members=(OLD, NEW),
@@ -344,7 +344,7 @@ async def test_a_memory_thread_that_is_removed_leaves_no_row(db: Connection) -> 
         await spec.then("SELECT tenant FROM memories UNION SELECT tenant FROM memory_conflicts", [])
 
 
-async def test_shadows_and_tenants_stand_apart(db: Connection) -> None:
+async def test_trials_and_tenants_are_separate(db: Connection) -> None:
     shadow = event(MemoryRecorded(memory=memory(), intervals=()), "shadow/new/memories/ann", user="ann")
     spec = Spec(db, MEMORIES).given(recorded(memory()), shadow).when(said(MemoryForgotten(memory_id=OLD)))
     spec = spec.when(said(MemoryForgotten(memory_id=OLD), tenant="acme"))

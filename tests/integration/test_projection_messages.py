@@ -15,7 +15,7 @@ from turnlog.projectors.models.conversation.thread_activity import THREAD_ACTIVI
 CONTENTS = "SELECT thread_id, seq, role, content FROM messages ORDER BY tenant, thread_id, seq"
 
 
-async def test_turns_stand_in_the_order_of_the_log_each_once(db: Connection) -> None:
+async def test_turns_are_in_log_order_each_once(db: Connection) -> None:
     await (
         Spec(db, MESSAGES)
         .given(turn("one"), turn("two", "assistant"), turn("other", thread="u"))
@@ -69,7 +69,7 @@ async def test_every_field_of_a_turn_has_its_column(db: Connection) -> None:
     )  # fmt: skip
 
 
-async def test_a_tool_result_without_its_call_is_kept_as_it_came(db: Connection) -> None:
+async def test_a_tool_result_without_its_call_is_stored_unchanged(db: Connection) -> None:
     spec = Spec(db, MESSAGES).given(turn("orphan", "tool", tool_call_id="nobody-called"), turn("next"))
     await spec.then(
         "SELECT content, tool_call_id FROM messages ORDER BY seq", [("orphan", "nobody-called"), ("next", None)]
@@ -85,7 +85,7 @@ async def test_a_nul_in_a_text_reads_as_the_replacement_character(db: Connection
     assert "\ufffd" in json.dumps((await thread_messages(db, "default", "t"))[1].content, ensure_ascii=False)
 
 
-async def test_a_deleted_thread_is_gone_and_what_comes_later_stays(db: Connection) -> None:
+async def test_a_deleted_thread_is_gone_and_later_turns_stay(db: Connection) -> None:
     await (
         Spec(db, MESSAGES)
         .given(turn("old"), turn("other", thread="u"), turn("namesake", tenant="acme"))

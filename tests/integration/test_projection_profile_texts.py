@@ -19,7 +19,7 @@ def written(text: str, cited: UUID = TEA, user: str = "ann") -> Event:
     return event(data, user)
 
 
-async def test_a_new_text_takes_the_place_of_the_old(db: Connection) -> None:
+async def test_a_new_text_replaces_the_old_one(db: Connection) -> None:
     spec = Spec(db, PROFILE_TEXTS).given(written("They like tea."), written("They like milk.", user="bob"))
     await spec.when(written("They play the cello.", CELLO)).then(
         ROWS,
@@ -30,7 +30,7 @@ async def test_a_new_text_takes_the_place_of_the_old(db: Connection) -> None:
     )
 
 
-async def test_a_text_goes_with_any_memory_that_the_model_read_and_with_its_user(db: Connection) -> None:
+async def test_a_text_is_deleted_with_any_memory_that_the_model_read_and_with_its_user(db: Connection) -> None:
     spec = Spec(db, PROFILE_TEXTS).given(written("They like tea."), written("They like milk.", user="bob"))
     kept = [("bob", ["They like milk."], [[str(TEA)]], seq(2))]
     await spec.when(event(MemoryForgotten(memory_id=UUID(int=3)))).then("SELECT count(*) FROM profile_texts", [(2,)])

@@ -65,7 +65,7 @@ async def test_an_item_is_a_row_that_the_last_put_replaces(db: Connection) -> No
     )
 
 
-async def test_an_item_stays_created_when_it_was_and_is_updated_when_it_was_put(db: Connection) -> None:
+async def test_an_item_keeps_its_creation_time_and_is_updated_by_each_put(db: Connection) -> None:
     def at(minutes: int) -> Any:
         return put("x", {}, minutes).time
 

@@ -13,7 +13,7 @@ def summary(text: str, covered: int, thread: str = "t") -> Event:
     return event(data, thread)
 
 
-async def test_a_new_summary_takes_the_place_of_the_old(db: Connection) -> None:
+async def test_a_new_summary_replaces_the_old_one(db: Connection) -> None:
     await (
         Spec(db, SUMMARIES)
         .given(summary("first", 30), summary("other", 30, "u"))

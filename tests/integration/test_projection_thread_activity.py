@@ -24,7 +24,7 @@ async def test_messages_are_counted_by_role(db: Connection) -> None:
     )
 
 
-async def test_the_newest_label_counts_and_none_takes_no_label_away(db: Connection) -> None:
+async def test_the_newest_label_counts_and_an_empty_one_removes_none(db: Connection) -> None:
     await (
         Spec(db, THREAD_ACTIVITY)
         .given(event(ThreadOpened(label="first")), event(ThreadOpened(label="other"), thread="u"), turn(thread="v"))
@@ -43,7 +43,7 @@ async def test_the_first_known_user_owns_the_thread(db: Connection) -> None:
     await spec.then("SELECT user_id FROM thread_activity", [("ann",)])
 
 
-async def test_times_are_the_least_and_the_greatest_though_the_clock_jumps_back(db: Connection) -> None:
+async def test_times_are_the_minimum_and_the_maximum_even_if_the_clock_jumps_back(db: Connection) -> None:
     spec = Spec(db, THREAD_ACTIVITY).given(turn(minutes=5), turn(minutes=-90), turn(minutes=1))
     await spec.then(
         "SELECT created_at, last_active_at, last_seq FROM thread_activity",
@@ -90,7 +90,7 @@ async def test_conversations_of_a_user_are_listed_without_reading_those_of_other
         assert await rows.fetchone() == (6,)
 
 
-async def test_the_latest_part_of_a_participant_counts_and_changes_nothing_of_the_thread(db: Connection) -> None:
+async def test_the_latest_role_of_a_participant_counts_and_leaves_the_thread_unchanged(db: Connection) -> None:
     bob = {"user": "bob", "minutes": 60}
     spec = (
         Spec(db, THREAD_ACTIVITY)
@@ -106,7 +106,7 @@ async def test_the_latest_part_of_a_participant_counts_and_changes_nothing_of_th
     await spec.then("SELECT user_id, last_seq, last_active_at FROM thread_activity", [("ann", seq(1), MAY_8)])
 
 
-async def test_one_whose_name_was_erased_no_longer_takes_part(db: Connection) -> None:
+async def test_an_erased_participant_no_longer_takes_part(db: Connection) -> None:
     given = (turn(user="ann"), event(ParticipantSet(name="Bob", role="reader", agreed=True), user="bob"))
     erased = event(ParticipantSet(name=None, role="reader", agreed=True), user="bob")
     await Spec(db, THREAD_ACTIVITY).given(*given).when(erased).then("SELECT user_id FROM thread_participants", [])

@@ -31,7 +31,7 @@ async def test_last_seen_and_tagged_through_only_grow(db: Connection) -> None:
     assert await tagged_through(db, "default", "t") == 40
 
 
-async def test_looking_and_finding_no_topic_is_remembered(db: Connection) -> None:
+async def test_a_span_without_topics_is_recorded_as_tagged(db: Connection) -> None:
     await Spec(db, TOPICS).given(tagged({}, 40)).then(ROWS, [])
     assert await tagged_through(db, "default", "t") == 40
     assert await tagged_through(db, "default", "u") == 0

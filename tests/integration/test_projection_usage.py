@@ -57,7 +57,7 @@ async def test_usage_is_added_up_by_each_key(db: Connection) -> None:
     assert await counted("month") == [("2023-06", 1), ("2023-05", 3)]
 
 
-async def test_unpriced_tokens_are_those_whose_price_was_not_known_when_they_were_used(db: Connection) -> None:
+async def test_tokens_without_a_known_price_at_their_time_are_unpriced(db: Connection) -> None:
     """Today's prices do not matter; they are used only for events of an older version."""
     known, unknown, unsaid = (
         {"tokens_in": count, "price_known": said} for count, said in ((1, True), (2, False), (4, None))

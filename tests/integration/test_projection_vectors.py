@@ -68,7 +68,7 @@ async def test_the_same_words_on_one_day_are_one_chunk_that_names_every_turn(db:
     )
 
 
-async def test_of_words_said_very_often_on_a_day_a_chunk_names_the_first_hundred_turns(db: Connection) -> None:
+async def test_a_chunk_of_often_repeated_words_names_the_first_hundred_turns(db: Connection) -> None:
     often = [turn("ok", "user" if n % 2 else "assistant") for n in range(1, 231)]
     users = [seq(n) for n in range(1, 200, 2)]
     answers = [seq(n + 1) for n in range(1, 200, 2)]
@@ -90,7 +90,7 @@ async def test_an_answer_that_comes_in_a_later_batch_finds_its_question(db: Conn
     )
 
 
-async def test_a_long_turn_is_cut_and_a_monstrous_word_is_no_poison(db: Connection) -> None:
+async def test_a_long_turn_is_cut_and_a_very_long_word_parks_no_event(db: Connection) -> None:
     long = " ".join(f"Sentence number {i} is about running." for i in range(120))
     spec = Spec(db, VECTORS).given(turn(long), turn("x" * 9_000), turn("跑步" * 2_000))
     await spec.then(

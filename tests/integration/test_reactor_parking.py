@@ -73,7 +73,7 @@ async def test_an_event_on_which_a_reactor_always_fails_is_parked_and_others_go_
         assert bad < good and await stored_memories(stage) == [("Lives in Berlin", "valid")]
 
 
-async def test_the_work_of_a_parked_event_is_repeated_after_the_cause_is_mended(play: Play, rules: Path) -> None:
+async def test_the_work_of_a_parked_event_is_repeated_after_the_cause_is_fixed(play: Play, rules: Path) -> None:
     async with play() as stage:
         [bad] = await append_texts(stage, "My lucky number is 7.")
         await parked(stage)

@@ -38,7 +38,7 @@ async def test_everything_comes_in_order_however_large_the_log(log: Log) -> None
     assert found[-1].pending == 0
 
 
-async def test_a_reader_starts_where_it_is_told_and_goes_on_with_what_comes(log: Log) -> None:
+async def test_a_reader_starts_at_its_sequence_and_continues_with_new_events(log: Log) -> None:
     await fill(log, 10)
     async with log.reader(0, 8) as reader:
         assert [s.seq for s in await read_until(reader, 10)] == [8, 9, 10]
@@ -47,7 +47,7 @@ async def test_a_reader_starts_where_it_is_told_and_goes_on_with_what_comes(log:
         assert [s.seq for s in await reader.batch(wait_s=5)] == [11]
 
 
-async def test_a_wait_that_is_ended_loses_nothing_and_doubles_nothing(log: Log) -> None:
+async def test_an_interrupted_wait_loses_and_repeats_nothing(log: Log) -> None:
     async with log.reader(0, 1) as reader, asyncio.timeout(180):
         waiting = asyncio.create_task(reader.batch(wait_s=3_600))
         await log.nc.flush()
@@ -131,7 +131,7 @@ async def test_a_consumer_deleted_under_the_reader_is_a_gap_and_reopening_loses_
     assert found == list(range(1, 201))
 
 
-async def test_a_message_that_somebody_took_away_is_a_gap(log: Log) -> None:
+async def test_a_deleted_message_is_a_gap(log: Log) -> None:
     async with log.reader(0, 1) as reader:
         (consumer,) = await log.nc.jetstream().consumers_info(STREAM)
         await log.append(turn("taken"))
@@ -154,7 +154,7 @@ async def test_a_closed_reader_leaves_no_consumer(log: Log) -> None:
     await eventually(none_left)
 
 
-async def test_a_reader_of_a_missing_stream_is_told_so(log: Log) -> None:
+async def test_reading_a_missing_stream_is_an_error(log: Log) -> None:
     await log.nc.jetstream().delete_stream(STREAM)
     with pytest.raises(GapInLog, match="cannot open a reader"):
         async with log.reader(0, 1):
@@ -203,7 +203,7 @@ async def test_many_readers_at_once_each_get_everything(log: Log) -> None:
     assert await asyncio.gather(*(read() for _ in range(5))) == [list(range(1, 501))] * 5
 
 
-async def test_what_is_deleted_while_it_is_due_is_not_waited_for(log: Log) -> None:
+async def test_a_reader_does_not_wait_for_messages_deleted_meanwhile(log: Log) -> None:
     await fill(log, 5)
     async with log.reader(0, 1) as reader:
         for seq in range(1, 6):

@@ -88,7 +88,7 @@ async def test_a_rebuild_gives_the_same_columns_keys_and_indexes(
     assert (await rows(db, query), await rows(db, columns)) == before
 
 
-async def test_live_goes_on_after_a_rebuild_where_it_ended(
+async def test_the_live_projection_continues_where_a_rebuild_ended(
     log: Log, db: Connection, database_url: str, projected: Runner, settled: Settled
 ) -> None:
     for projection in PROJECTIONS:
@@ -98,7 +98,7 @@ async def test_live_goes_on_after_a_rebuild_where_it_ended(
     assert await unlike_a_rebuild(log, database_url) == {}
 
 
-async def test_readers_never_see_less_than_there_was_while_writers_go_on(
+async def test_readers_never_miss_rows_during_a_rebuild_with_live_writers(
     log: Log, db: Connection, database_url: str, projected: Runner, settled: Settled
 ) -> None:
     over = asyncio.Event()
@@ -129,7 +129,7 @@ async def test_readers_never_see_less_than_there_was_while_writers_go_on(
 _LOCKED_OUT = "SELECT count(*) > 0 FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND NOT granted"
 
 
-async def test_a_reader_that_takes_tables_in_another_order_is_no_deadlock(
+async def test_a_reader_that_locks_tables_in_another_order_does_not_deadlock(
     log: Log, db: Connection, database_url: str, projected: Runner
 ) -> None:
     first, last = THREAD_ACTIVITY, ACCESS_KEYS
@@ -226,7 +226,7 @@ async def test_every_partition_is_rebuilt(nats_url: str, db: Connection, databas
         await log.close()
 
 
-async def test_what_is_parked_stays_parked_over_a_rebuild(
+async def test_parked_events_stay_parked_after_a_rebuild(
     log: Log, db: Connection, database_url: str, running_projectors: Runner, settled: Settled
 ) -> None:
     await log.append_many([turn("before"), POISON, turn("behind"), turn("free", thread="u")])
@@ -242,7 +242,7 @@ async def test_what_is_parked_stays_parked_over_a_rebuild(
     assert (checked.clean, checked.parked) == (True, 3)
 
 
-async def test_a_mended_projector_brings_parked_events_back_by_a_rebuild(
+async def test_a_rebuild_with_a_fixed_projector_applies_parked_events(
     log: Log, db: Connection, database_url: str, settled: Settled
 ) -> None:
     async with running_projector(log, database_url, [broken_at("1 about essays")]):
@@ -254,7 +254,7 @@ async def test_a_mended_projector_brings_parked_events_back_by_a_rebuild(
     assert await rows(db, "SELECT count(*)::int FROM messages") == [(20,)]
 
 
-async def test_what_was_dropped_stays_dropped_over_a_rebuild(
+async def test_dropped_events_stay_dropped_after_a_rebuild(
     log: Log, db: Connection, database_url: str, running_projectors: Runner, settled: Settled
 ) -> None:
     await log.append_many([turn("before"), POISON, turn("after")])
@@ -302,7 +302,7 @@ async def test_only_one_build_of_a_projection_goes_on_at_a_time(log: Log, databa
         await rebuild(log, database_url, VECTORS)
 
 
-async def test_a_build_that_was_killed_leaves_nothing_in_the_way_of_the_next(
+async def test_a_killed_build_does_not_block_the_next(
     log: Log, db: Connection, database_url: str, projected: Runner
 ) -> None:
     with pytest.raises(Exception, match="terminat"):
@@ -328,7 +328,7 @@ TAMPERINGS = {
 
 
 @pytest.mark.parametrize("kind", TAMPERINGS)
-async def test_verify_names_the_row_that_is_not_as_the_log_says(
+async def test_verify_names_the_row_that_differs_from_the_log(
     log: Log, db: Connection, database_url: str, projected: Runner, kind: str
 ) -> None:
     statement, seq = TAMPERINGS[kind]

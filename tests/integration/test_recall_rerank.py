@@ -96,7 +96,7 @@ class TestSearch:
         ],
         ids=["index", "fewer", "nan", "repeated", "form", "text", "hang", "malformed", "error", "away"],
     )
-    async def test_where_the_reranker_fails_the_order_stays_and_degraded_says_so(
+    async def test_if_the_reranker_fails_the_order_stays_and_degraded_says_so(
         self, log: Log, db: Connection, settled: Settled, server: OpenAIServer, results: Any
     ) -> None:
         await log.append_many(said())
@@ -121,7 +121,7 @@ class TestSearch:
         assert (searching.degraded or "").startswith("not reranked: ")
         assert server.key not in (searching.degraded or "")
 
-    async def test_a_server_that_fails_again_and_again_is_left_alone(
+    async def test_a_server_that_fails_repeatedly_is_not_asked(
         self, log: Log, db: Connection, settled: Settled, server: OpenAIServer
     ) -> None:
         await log.append_many(said())

@@ -54,7 +54,7 @@ async def test_k_bounds_the_turns_and_the_best_comes_first(log: Log, db: Connect
     assert await search(db, "cat dog", 0) == []
 
 
-async def test_the_day_that_is_meant_comes_first(log: Log, db: Connection, settled: Settled) -> None:
+async def test_turns_of_the_named_day_come_first(log: Log, db: Connection, settled: Settled) -> None:
     days = 24 * 60
     for number in range(6):
         await log.append(turn("We watered the plants.", minutes=number * days, thread=f"day-{number}", user="ann"))
@@ -76,7 +76,7 @@ async def test_each_part_of_a_question_has_its_share_of_the_turns(log: Log, db: 
     assert len({one.seq for one in found}) == 4
 
 
-async def test_the_month_of_a_speakers_name_is_no_time(log: Log, db: Connection, settled: Settled) -> None:
+async def test_a_month_in_a_speakers_name_is_not_a_time(log: Log, db: Connection, settled: Settled) -> None:
     await log.append_many([turn("I called the plumber.", name="April"), turn("I called the plumber too.", minutes=1)])
     await settled()
     recall, now = Recall(None), datetime(2023, 6, 1, tzinfo=UTC)
@@ -95,7 +95,7 @@ async def test_a_sentence_said_twice_names_both_turns(log: Log, db: Connection, 
     assert [one.event_id for one in found][:2] == [first.id, second.id]
 
 
-async def test_what_the_window_shows_is_left_out(log: Log, db: Connection, settled: Settled) -> None:
+async def test_turns_in_the_window_are_left_out(log: Log, db: Connection, settled: Settled) -> None:
     await log.append_many([turn(f"The boat number {n} sails.", minutes=n) for n in range(6)])
     await settled()
     assert {one.seq for one in await search(db, "boat sails", 10, before=4)} == {1, 2, 3}
@@ -119,7 +119,7 @@ async def test_a_scope_holds_one_thread_or_all_of_a_user_and_never_another_tenan
     assert await search(db, "key", scope=Scope("default", "nowhere")) == []
 
 
-async def test_what_was_said_after_a_search_is_found_by_the_next(log: Log, db: Connection, settled: Settled) -> None:
+async def test_turns_appended_after_a_search_are_found_by_the_next(log: Log, db: Connection, settled: Settled) -> None:
     recall = Recall(None)
     await log.append(turn("The parrot is green."))
     await settled()
@@ -154,7 +154,7 @@ async def test_turns_of_one_topic_are_found_by_their_index_among_many_others(db:
 
 
 @pytest.mark.parametrize("change", ["deleted", "written again"])
-async def test_a_change_among_the_turns_that_are_sought_is_seen(
+async def test_a_search_before_a_sequence_sees_changes_of_earlier_turns(
     log: Log, db: Connection, settled: Settled, change: str
 ) -> None:
     said = [f"The boat number {n} sails." for n in range(12)]
@@ -171,7 +171,7 @@ async def test_a_change_among_the_turns_that_are_sought_is_seen(
     assert not found
 
 
-async def test_a_turn_that_is_repeated_behind_those_that_are_sought_is_not_found(
+async def test_a_search_before_a_sequence_does_not_find_later_repetitions(
     log: Log, db: Connection, settled: Settled
 ) -> None:
     said = [f"The boat number {n} sails." for n in range(12)]
@@ -185,7 +185,7 @@ async def test_a_turn_that_is_repeated_behind_those_that_are_sought_is_not_found
     assert {one.seq for one in first} == set(range(1, 9))
 
 
-async def test_turns_of_a_thread_that_is_left_out_are_not_found_and_those_of_others_are(
+async def test_turns_of_an_excluded_thread_are_not_found_but_those_of_others(
     log: Log, db: Connection, settled: Settled
 ) -> None:
     ann, recall = Scope("default", None, "ann"), Recall(None)

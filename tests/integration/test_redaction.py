@@ -177,7 +177,7 @@ async def struck(stage: Stage, seq: int, words: str | None = SECRET, **more: Any
     return await redact_turn(stage.runtime, "default", "t", seq, reach, words, **more)
 
 
-async def test_a_word_is_struck_from_log_and_read_models_alike(room: Stage) -> None:
+async def test_a_word_is_redacted_in_log_and_read_models_alike(room: Stage) -> None:
     runtime = room.runtime
     seq, _ = await told(room)
     await embed_all(room)
@@ -219,7 +219,7 @@ async def test_a_rebuild_after_a_redaction_of_sealed_words_gives_the_same_rows(s
 
 
 @pytest.mark.nightly
-async def test_a_whole_turn_is_struck_with_what_a_model_made_of_it(room: Stage) -> None:
+async def test_a_whole_turn_is_redacted_with_its_derived_data(room: Stage) -> None:
     runtime = room.runtime
     seq, _ = await told(room)
     receipt = await struck(room, seq, None)
@@ -271,7 +271,7 @@ async def test_a_redaction_that_was_killed_is_finished_by_the_same_call(
     assert await unlike_a_rebuild(runtime.log, runtime.database_url) == {}
 
 
-async def test_a_plan_changes_nothing_and_refuses_what_the_turn_does_not_say(room: Stage) -> None:
+async def test_a_plan_changes_nothing_and_refuses_words_that_the_turn_does_not_contain(room: Stage) -> None:
     runtime = room.runtime
     seq, _ = await told(room)
     head = await runtime.log.head()
@@ -286,7 +286,7 @@ async def test_a_plan_changes_nothing_and_refuses_what_the_turn_does_not_say(roo
     assert await runtime.log.head() == head
 
 
-async def test_a_replacement_counts_only_where_the_event_is_gone(room: Stage) -> None:
+async def test_a_replacement_counts_only_if_its_event_is_gone(room: Stage) -> None:
     """So nobody can change an event by publishing a replacement."""
     runtime = room.runtime
     seq, about = await told(room)
@@ -317,7 +317,7 @@ async def test_forged_replacements_change_no_event_and_stop_no_reader(room: Stag
     assert said.content == "My locker opens with [redacted], and I like tea."
 
 
-async def test_a_read_under_way_meets_what_was_redacted_meanwhile(
+async def test_a_running_read_sees_a_redaction_made_meanwhile(
     room: Stage, nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = room.runtime.log
@@ -341,7 +341,7 @@ async def test_a_read_under_way_meets_what_was_redacted_meanwhile(
         await other.close()
 
 
-async def test_a_reader_that_is_opened_during_a_redaction_meets_the_replacements(
+async def test_a_reader_opened_during_a_redaction_sees_the_replacements(
     room: Stage, nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seq, _ = await told(room)
@@ -363,7 +363,7 @@ async def test_a_reader_that_is_opened_during_a_redaction_meets_the_replacements
         await other.close()
 
 
-async def test_appended_again_a_struck_turn_is_known_by_its_id(room: Stage) -> None:
+async def test_a_redacted_turn_that_is_appended_again_is_recognised_by_its_id(room: Stage) -> None:
     """A client's retry therefore does not store the words again."""
     seq, about = await told(room)
     await struck(room, seq)

@@ -100,9 +100,7 @@ async def test_the_same_extractor_makes_no_difference(runtime: Runtime) -> None:
     assert found.kept == len(await valid(runtime)) >= 2
 
 
-async def test_a_rule_more_is_a_memory_more_and_changes_nothing_until_it_is_promoted(
-    runtime: Runtime, tmp_path: Path
-) -> None:
+async def test_an_additional_rule_adds_a_memory_only_after_promotion(runtime: Runtime, tmp_path: Path) -> None:
     before = await real(runtime)
     await derive(await with_cello(runtime, tmp_path), "default", "next", [], nothing)
     found = (await the_difference(runtime)).found
@@ -111,7 +109,7 @@ async def test_a_rule_more_is_a_memory_more_and_changes_nothing_until_it_is_prom
     assert await real(runtime) == before
 
 
-async def test_promoting_adds_what_is_new_and_ends_what_is_gone(runtime: Runtime, tmp_path: Path) -> None:
+async def test_promoting_adds_new_memories_and_ends_missing_ones(runtime: Runtime, tmp_path: Path) -> None:
     await derive(await with_cello(runtime, tmp_path), "default", "next", [], nothing)
     await promote(runtime, "default", "next", nothing)
     assert "Instrument: cello" in await valid(runtime)
@@ -123,7 +121,7 @@ async def test_promoting_adds_what_is_new_and_ends_what_is_gone(runtime: Runtime
     assert [row.content for row in ended] == ["Instrument: cello"]
 
 
-async def test_what_was_promoted_away_comes_back_when_it_is_found_again(runtime: Runtime, tmp_path: Path) -> None:
+async def test_a_memory_ended_by_a_promotion_is_valid_again_when_found_again(runtime: Runtime, tmp_path: Path) -> None:
     cello = await with_cello(runtime, tmp_path)
     for one in (cello, runtime, cello):
         await derive(one, "default", "next", [], nothing)
@@ -132,7 +130,7 @@ async def test_what_was_promoted_away_comes_back_when_it_is_found_again(runtime:
     assert len([row for row in await real(runtime) if "cello" in row.content]) == 1
 
 
-async def test_after_promoting_there_is_no_difference_and_no_shadow(runtime: Runtime, tmp_path: Path) -> None:
+async def test_after_promoting_there_is_no_difference_and_no_trial(runtime: Runtime, tmp_path: Path) -> None:
     cello = await with_cello(runtime, tmp_path)
     await derive(cello, "default", "next", [], nothing)
     await promote(runtime, "default", "next", nothing)
@@ -153,7 +151,7 @@ async def test_dropping_leaves_everything_as_it_was(runtime: Runtime, tmp_path: 
         await compare(runtime, "default", "next")
 
 
-async def test_what_people_did_by_hand_is_in_no_difference(runtime: Runtime, tmp_path: Path) -> None:
+async def test_manual_changes_are_in_no_difference(runtime: Runtime, tmp_path: Path) -> None:
     memories = Memories(runtime.log, runtime.pool)
     first, *_ = [row for row in await real(runtime) if row.status == "valid"]
     await memories.forget("default", "ann", first.id)
@@ -164,7 +162,7 @@ async def test_what_people_did_by_hand_is_in_no_difference(runtime: Runtime, tmp
     assert found.gone == ()
 
 
-async def test_other_words_do_not_bring_back_what_was_forgotten(runtime: Runtime, server: ExtractingServer) -> None:
+async def test_other_words_do_not_bring_back_a_forgotten_memory(runtime: Runtime, server: ExtractingServer) -> None:
     [home] = [row for row in await real(runtime) if "北京" in row.content]
     await Memories(runtime.log, runtime.pool).forget("default", "ann", home.id)
     server.extracts = {"memories": [memory("她的家在首都北京", "我住在北京", turn=2)], "entities": []}
@@ -174,7 +172,7 @@ async def test_other_words_do_not_bring_back_what_was_forgotten(runtime: Runtime
     assert not [text for text in await valid(runtime) if "北京" in text]
 
 
-async def test_what_a_person_put_in_place_of_a_find_is_not_contradicted_by_it(runtime: Runtime) -> None:
+async def test_a_persons_edit_is_not_contradicted_by_the_edited_memory(runtime: Runtime) -> None:
     before = await valid(runtime)
     await Memories(runtime.log, runtime.pool).remember(
         "default", "ann", "My name is Bob", **fields_by_rules(runtime.settings, "My name is Bob", datetime.now(UTC))
@@ -187,7 +185,7 @@ async def test_what_a_person_put_in_place_of_a_find_is_not_contradicted_by_it(ru
     assert await valid(runtime) == by_hand
 
 
-async def test_what_was_said_after_the_run_is_neither_gone_nor_undone(runtime: Runtime) -> None:
+async def test_turns_after_the_run_are_neither_missing_nor_undone(runtime: Runtime) -> None:
     await derive(runtime, "default", "next", [], nothing)
     await runtime.log.append_many([user_turn("我住在上海。", len(TEXTS))])
     await runtime.wait_until_projected()
@@ -201,7 +199,7 @@ async def test_what_was_said_after_the_run_is_neither_gone_nor_undone(runtime: R
     assert await valid(runtime) == told
 
 
-async def test_a_shadow_waits_for_no_other_extraction_of_the_same_conversation(runtime: Runtime) -> None:
+async def test_a_trial_does_not_wait_for_other_extractions_of_the_conversation(runtime: Runtime) -> None:
     conversation = UserConversation("default", "ann", "t")
     async with runtime.pool.connection() as conn, locked(conn, conversation):
         assert await derive(runtime, "default", "next", [], nothing) == 1
@@ -228,7 +226,7 @@ async def test_a_models_memories_cost_what_the_difference_says_and_the_same_run_
     assert len(server.extractions()) == 1
 
 
-async def test_another_prompt_is_another_question_and_what_it_makes_of_the_same_words_is_a_change(
+async def test_another_prompt_asks_the_model_again_and_its_other_results_are_changes(
     runtime: Runtime, server: ExtractingServer, tmp_path: Path
 ) -> None:
     quote = "I take cello lessons every Tuesday"
@@ -269,7 +267,7 @@ async def test_a_rebuild_asks_no_model_and_gives_the_same_rows(runtime: Runtime,
     assert len(server.requests) == calls
 
 
-async def test_a_name_that_is_none_and_a_user_who_said_nothing_are_told(runtime: Runtime) -> None:
+async def test_an_invalid_name_and_a_user_without_turns_are_reported(runtime: Runtime) -> None:
     with pytest.raises(InvalidToken, match="cannot be the name of a trial"):
         await derive(runtime, "default", "next one", [], nothing)
     with pytest.raises(NotFound, match="no turn has a user"):

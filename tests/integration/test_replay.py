@@ -38,7 +38,7 @@ async def contents(db: Connection, thread: str = "t") -> list[str]:
     return [text for found, text in await rows(db, CONTENTS) if found == thread]
 
 
-async def test_a_rebuilt_thread_is_as_the_log_says_and_others_are_left_alone(
+async def test_a_rebuilt_thread_equals_the_log_and_others_are_unchanged(
     log: Log, db: Connection, database_url: str, running_projectors: Runner, settled: Settled
 ) -> None:
     await log.append_many([turn(str(i), thread=f"t{i % 2}") for i in range(10)])
@@ -50,7 +50,7 @@ async def test_a_rebuilt_thread_is_as_the_log_says_and_others_are_left_alone(
     assert await contents(db, "t0") == ["forged"] * 5
 
 
-async def test_a_rebuilt_tenant_is_as_the_log_says_and_others_are_left_alone(
+async def test_a_rebuilt_tenant_equals_the_log_and_others_are_unchanged(
     log: Log, db: Connection, database_url: str, running_projectors: Runner, settled: Settled
 ) -> None:
     await log.append_many([turn(str(i), thread=f"{i % 2} 号") for i in range(4)])
@@ -77,18 +77,18 @@ async def test_every_projection_with_threads_can_rebuild_one(
     assert await unlike_a_rebuild(log, database_url) == {}
 
 
-async def test_a_read_model_that_adds_threads_up_cannot_rebuild_one(log: Log, database_url: str) -> None:
+async def test_a_read_model_that_sums_over_threads_cannot_rebuild_one(log: Log, database_url: str) -> None:
     with pytest.raises(NotPerThread, match="turnlog rebuild usage"):
         await rebuild_thread(log, database_url, USAGE, "default", "t")
 
 
-async def test_an_unknown_thread_is_said_to_be_unknown(log: Log, database_url: str) -> None:
+async def test_an_unknown_thread_is_reported(log: Log, database_url: str) -> None:
     await log.append(turn())
     with pytest.raises(NotFound, match="no thread 'nobody'"):
         await rebuild_thread(log, database_url, MESSAGES, "default", "nobody")
 
 
-async def test_a_mended_projector_takes_the_parked_events_in_order(
+async def test_a_fixed_projector_applies_the_parked_events_in_order(
     log: Log, db: Connection, database_url: str, settled: Settled
 ) -> None:
     async with running_projector(log, database_url, [broken_at("b")]):
@@ -123,7 +123,7 @@ async def test_a_retry_that_changes_nothing_keeps_the_cause(
     assert await parked(db, "messages") == [(1, "poison", "parked"), (2, "behind", "parked")]
 
 
-async def test_dropping_a_poison_event_frees_what_waits_behind_it(
+async def test_dropping_a_poison_event_releases_the_events_after_it(
     log: Log, db: Connection, database_url: str, running_projectors: Runner, settled: Settled
 ) -> None:
     await log.append_many([turn("a"), turn("poison", tokens_in=2**31), turn("b")])
@@ -148,12 +148,12 @@ async def test_dropping_one_of_two_poison_events_waits_for_the_other(
     assert await contents(db) == ["a", "b"]
 
 
-async def test_only_what_is_parked_can_be_dropped(log: Log, database_url: str) -> None:
+async def test_only_parked_events_can_be_dropped(log: Log, database_url: str) -> None:
     with pytest.raises(NotFound, match="messages has no parked event at sequence 7"):
         await drop(log, database_url, MESSAGES, 7)
 
 
-async def test_a_rebuilt_thread_keeps_what_was_dropped_out_and_what_is_poison_parked(
+async def test_a_rebuilt_thread_leaves_dropped_events_out_and_poison_parked(
     log: Log, db: Connection, database_url: str, running_projectors: Runner, settled: Settled
 ) -> None:
     bad = [turn(text, tokens_in=2**31) for text in ("p", "q")]

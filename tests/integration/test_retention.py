@@ -153,7 +153,7 @@ async def receipts(stage: Stage) -> list[TurnsExpired]:
     return [one.data for one in await stage.events(REDACTIONS) if isinstance(one.data, TurnsExpired)]
 
 
-async def test_old_turns_leave_log_and_read_models_and_younger_ones_stay(room: Stage) -> None:
+async def test_old_turns_are_deleted_from_log_and_read_models_and_newer_ones_stay(room: Stage) -> None:
     runtime = room.runtime
     seqs = await told(room)
     await set_preferences(runtime, "default", "ann", {"retention_days": 30})
@@ -208,7 +208,7 @@ async def test_a_run_that_was_killed_is_finished_by_the_next(room: Stage, monkey
     assert (await find_old(runtime, NOW)).tenants == []
 
 
-async def test_the_stricter_of_operator_and_person_holds(room: Stage) -> None:
+async def test_the_stricter_period_of_operator_and_person_applies(room: Stage) -> None:
     await told(room)
     runtime = replace(room.runtime, settings=room.runtime.settings.model_copy(update={"retention_days": 50}))
     assert (await find_old(runtime, NOW)).turns == {}
@@ -224,7 +224,7 @@ async def test_the_stricter_of_operator_and_person_holds(room: Stage) -> None:
 
 
 @pytest.mark.nightly
-async def test_a_conversation_that_goes_on_meanwhile_does_not_leave(
+async def test_a_conversation_that_gets_a_turn_meanwhile_is_not_deleted(
     room: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime = room.runtime
@@ -246,7 +246,7 @@ async def test_a_conversation_that_goes_on_meanwhile_does_not_leave(
 
 
 @pytest.mark.nightly
-async def test_sealed_archived_and_redacted_turns_leave_too(play: Play) -> None:
+async def test_sealed_archived_and_redacted_turns_are_deleted_too(play: Play) -> None:
     async with play("projectors") as stage:
         runtime = stage.runtime
         seqs = await told(stage)

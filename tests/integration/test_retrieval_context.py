@@ -20,9 +20,7 @@ from turnlog.projectors.rebuild.verify import verify
 pytestmark = pytest.mark.usefixtures("running_projectors")
 
 
-async def test_everything_that_is_known_for_a_message_comes_together(
-    log: Log, db: Connection, settled: Settled
-) -> None:
+async def test_everything_known_for_a_message_is_returned_together(log: Log, db: Connection, settled: Settled) -> None:
     await log.append_many([turn(f"message {n}", "user" if n % 2 else "assistant", "t", n) for n in range(1, 21)])
     await log.append_many(
         [
@@ -44,14 +42,14 @@ async def test_everything_that_is_known_for_a_message_comes_together(
     assert found.degraded is not None
 
 
-async def test_an_entity_by_hand_needs_no_memory_to_be_found(log: Log, db: Connection, settled: Settled) -> None:
+async def test_a_manual_entity_is_found_without_a_memory(log: Log, db: Connection, settled: Settled) -> None:
     await log.append(entities(("PERSON", "Maria Lopez")))
     await settled()
     found = await retrieval_context(db, MemoryRecall(None), "default", "ann", "Who is Maria Lopez?", NOW)
     assert [one["name"] for one in found.entities] == ["Maria Lopez"]
 
 
-async def test_of_a_user_who_wants_nothing_remembered_only_what_is_set_by_hand_is_known(
+async def test_for_a_user_who_disabled_memory_only_manual_preferences_are_returned(
     log: Log, db: Connection, settled: Settled
 ) -> None:
     by_hand = UserPreferences(language="en", enable_memory=False)
@@ -75,7 +73,7 @@ async def test_entities_of_the_memories_come_along_in_chinese(log: Log, db: Conn
     assert [one["name"] for one in found.entities] == ["清华大学"]
 
 
-async def test_of_an_unknown_user_nothing_is_known(db: Connection, settled: Settled) -> None:
+async def test_nothing_is_returned_for_an_unknown_user(db: Connection, settled: Settled) -> None:
     await settled()
     found = await retrieval_context(db, MemoryRecall(None), "default", "nobody", "Hello?", NOW)
     assert found == RetrievalContext()
@@ -88,7 +86,7 @@ async def test_of_an_unknown_user_nothing_is_known(db: Connection, settled: Sett
         ("米娅", "我妹妹米娅对花生过敏", "米娅是谁？"),
     ],
 )
-async def test_of_a_forgotten_memory_no_entity_has_a_word(
+async def test_entities_contain_no_words_of_a_forgotten_memory(
     log: Log, db: Connection, database_url: str, settled: Settled, name: str, words: str, question: str
 ) -> None:
     said = memory(words, entities=(name,))

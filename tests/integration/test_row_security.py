@@ -184,7 +184,7 @@ async def test_a_tenants_use_cases_read_their_own_writes(runtime: Runtime) -> No
     assert mine.models is runtime.models
 
 
-async def test_a_tenants_connection_cannot_write_or_reach_what_is_not_its_own(runtime: Runtime) -> None:
+async def test_a_tenants_connection_can_neither_write_nor_read_other_data(runtime: Runtime) -> None:
     async with runtime.for_tenant("acme").pool.connection() as conn:
         refused = [f"INSERT INTO {table} DEFAULT VALUES" for table in (*OF_TENANT, *SHARED_TABLES)]
         refused += [f"SELECT FROM {table}" for table in (*WITHOUT_TENANT, *UNREADABLE)]
@@ -213,7 +213,7 @@ async def test_every_table_has_the_policy_or_a_reason_to_have_none(database_url:
     assert {name for name, (_, policy) in found.items() if SETTING in policy} == set(OF_TENANT)
 
 
-async def test_a_role_that_passes_the_policies_is_refused_and_named_by_doctor(runtime: Runtime) -> None:
+async def test_a_role_that_bypasses_the_policies_is_refused_and_named_by_doctor(runtime: Runtime) -> None:
     async with runtime.pool.connection() as conn, conn.transaction(force_rollback=True):
 
         @asynccontextmanager

@@ -86,7 +86,7 @@ async def test_a_move_that_was_killed_goes_on_and_keeps_the_order_of_events(
     assert min(one.seq for one in found) > 9
 
 
-async def test_a_deleted_last_event_is_no_sign_of_another_log(log: Log, database_url: str, db: Connection) -> None:
+async def test_a_deleted_last_event_does_not_indicate_another_log(log: Log, database_url: str, db: Connection) -> None:
     """An erasure may also delete the message at the position."""
     for number in range(3):
         await log.append(turn(f"{number}"))
@@ -98,7 +98,7 @@ async def test_a_deleted_last_event_is_no_sign_of_another_log(log: Log, database
 
 
 @pytest.mark.parametrize("kept", [0, 2])
-async def test_moved_events_keep_their_order_and_ids_behind_the_sequence(log: Log, kept: int) -> None:
+async def test_moved_events_keep_their_order_and_ids_after_the_sequence(log: Log, kept: int) -> None:
     """kept: the number of events whose sequences the rows already have."""
     events = [turn(f"{number}", thread=f"t{number % 2}") for number in range(5)]
     await log.append_many(events)

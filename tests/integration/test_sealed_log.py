@@ -72,7 +72,7 @@ async def every_text(db: Connection) -> str:
     return "\n".join([text for name in tables for (text,) in await rows(db, f"SELECT t::text FROM {name} t")])
 
 
-async def test_the_stream_files_on_disk_hold_what_nobody_said_and_not_what_a_user_said(tmp_path: Path) -> None:
+async def test_stream_files_contain_texts_without_a_user_and_no_texts_of_a_user(tmp_path: Path) -> None:
     home = tmp_path / "home"
     nobody = "The weather of nobody in particular"
     async with on_stage(Settings(home=home, nats_url=None, database_url=None), ["projectors"]) as stage:
@@ -85,7 +85,7 @@ async def test_the_stream_files_on_disk_hold_what_nobody_said_and_not_what_a_use
     assert not any(part.encode() in content for part in SECRET.split(", ") for content in files)
 
 
-async def test_reactors_agent_and_lookups_read_what_is_sealed(play: Play) -> None:
+async def test_reactors_agent_and_lookups_read_sealed_events(play: Play) -> None:
     async with play("projectors", "analytics") as stage:
         done = await stage.runtime.log.append(turn(SECRET, user="ann", tokens_in=3))
         await stage.runtime.wait_until_projected()
@@ -124,7 +124,7 @@ async def test_after_the_key_is_destroyed_everything_rebuilds_and_says_erased(pl
         assert await stage.rows("SELECT tokens_in FROM messages WHERE thread_id = 't' AND seq = 1") == [(3,)]
 
 
-async def test_what_a_user_says_after_the_erasure_has_a_new_key(play: Play) -> None:
+async def test_turns_after_an_erasure_are_sealed_with_a_new_key(play: Play) -> None:
     async with play() as stage:
         await stage.runtime.log.append(turn(SECRET, user="ann"))
         await erase(stage, "ann")
@@ -143,7 +143,7 @@ async def test_what_a_user_says_after_the_erasure_has_a_new_key(play: Play) -> N
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(st.lists(st.tuples(THREADS, TURNS | DERIVED_EVENTS | SHORT_TERM | MEMORIES), min_size=5, max_size=40))
-async def test_whatever_users_did_a_rebuild_without_their_keys_stops_nowhere_and_shows_none_of_it(
+async def test_a_rebuild_without_users_keys_completes_and_shows_none_of_their_words(
     nats_url: str, db: Connection, database_url: str, made: list[tuple[str, Make]]
 ) -> None:
     keys = KeysAtHand()
@@ -155,7 +155,7 @@ async def test_whatever_users_did_a_rebuild_without_their_keys_stops_nowhere_and
     assert [word for word in WORDS if word in found] == []
 
 
-async def test_an_event_whose_key_cannot_be_had_waits_and_is_neither_parked_nor_passed_over(
+async def test_an_event_whose_key_is_unavailable_waits_and_is_neither_parked_nor_skipped(
     nats_url: str, db: Connection, database_url: str
 ) -> None:
     keys = KeysAtHand()
@@ -179,7 +179,7 @@ async def test_an_event_whose_key_cannot_be_had_waits_and_is_neither_parked_nor_
         assert await parked(db, "messages") == []
 
 
-async def test_a_seal_that_was_tampered_with_is_parked_where_everybody_sees_it(
+async def test_an_event_with_a_forged_seal_is_parked_and_reported(
     nats_url: str, db: Connection, database_url: str
 ) -> None:
     keys = KeysAtHand()
@@ -204,7 +204,7 @@ async def test_a_log_without_keys_reads_no_sealed_event_and_names_the_variable(n
         [recorded(stored) async for stored in log.read_stored("default", "t")]
 
 
-async def test_events_of_before_sealing_are_read_as_ever(nats_url: str, log: Log) -> None:
+async def test_events_from_before_sealing_are_still_read(nats_url: str, log: Log) -> None:
     old = turn("said long ago", user="ann")
     await log.append(old)
     async with log_with(nats_url, KeysAtHand(destroyed=True)) as other:
@@ -213,5 +213,5 @@ async def test_events_of_before_sealing_are_read_as_ever(nats_url: str, log: Log
     assert isinstance(found, Event) and isinstance(found.data, TurnRecorded)
 
 
-def test_every_table_of_a_projection_is_looked_through() -> None:
+def test_every_table_of_a_projection_is_searched() -> None:
     assert {table.name for projection in PROJECTIONS for table in projection.tables} <= set(metadata.tables)

@@ -202,9 +202,7 @@ async def test_a_checkpoint_does_not_wait_for_the_projections_of_a_conversation_
     ],
     ids=lambda data: data.type,
 )
-async def test_a_request_that_something_newer_overtook_does_nothing(
-    play: Play, model: MemoryServer, overtaken_by: Any
-) -> None:
+async def test_an_outdated_request_does_nothing(play: Play, model: MemoryServer, overtaken_by: Any) -> None:
     async with play("projectors") as stage:
         await ask(stage, (await begin(stage))[-1])
         await stage.runtime.log.append(event(overtaken_by))
@@ -229,7 +227,7 @@ async def test_a_request_that_was_decided_before_a_checkpoint_and_stored_after_i
 
 
 @pytest.mark.parametrize("overtaken_by", [SessionCreated(rules=RULES), ThreadDeleted()], ids=lambda data: data.type)
-async def test_what_ends_the_segment_while_the_model_works_wins_and_the_cost_is_metered(
+async def test_an_event_that_ends_the_segment_during_the_model_call_wins_and_the_cost_is_metered(
     play: Play, model: MemoryServer, overtaken_by: Any
 ) -> None:
     model.first["summary"] = [Step(text="too late", until=(answer := threading.Event()))]
@@ -312,7 +310,7 @@ async def test_a_retry_waits_until_the_breaker_lets_it_through(
             assert len(model.asked("summary")) >= 4 + 1 + 1 + 1
 
 
-async def test_over_the_hourly_budget_a_checkpoint_waits_and_is_no_failure(play: Play, model: MemoryServer) -> None:
+async def test_a_checkpoint_over_the_hourly_budget_waits_and_is_not_a_failure(play: Play, model: MemoryServer) -> None:
     async with play(budget_calls_per_hour=0) as stage:
         await ask(stage, (await begin(stage))[-1])
 

@@ -49,7 +49,7 @@ async def bench(log: Log, database_url: str) -> AsyncIterator[Processes]:
         yield Processes(log, pool, stack)
 
 
-async def test_a_copy_of_another_log_is_no_copy(bench: Processes, nats_url: str) -> None:
+async def test_a_copy_of_another_log_is_ignored(bench: Processes, nats_url: str) -> None:
     await conversation(await bench.process())
     await bench.log.nc.jetstream().delete_stream(STREAM)
     await bench.reconnect(nats_url)  # like a restart, because a running process refuses the new log
@@ -60,7 +60,7 @@ async def test_a_copy_of_another_log_is_no_copy(bench: Processes, nats_url: str)
     assert await (await bench.process()).get_with_level("t") == (state, "kv")
 
 
-async def test_a_copy_that_no_version_of_ours_wrote_is_no_copy(
+async def test_a_copy_in_an_unknown_format_is_ignored(
     bench: Processes, running_projectors: Runner, settled: Settled
 ) -> None:
     state = await conversation(await bench.process())
@@ -111,7 +111,7 @@ async def test_the_least_used_copies_leave_memory(bench: Processes) -> None:
     assert bench.log.nc._subs.keys() == before.keys()
 
 
-async def test_over_another_connection_what_is_written_is_seen_soon(bench: Processes, nats_url: str) -> None:
+async def test_writes_on_another_connection_are_seen_soon(bench: Processes, nats_url: str) -> None:
     sessions = await bench.process()
     await conversation(sessions)
     other = await Log.connect(nats_url, StreamOptions())
@@ -125,9 +125,7 @@ async def test_over_another_connection_what_is_written_is_seen_soon(bench: Proce
     await other.close()
 
 
-async def test_what_is_written_while_the_connection_is_lost_is_seen_when_it_is_back(
-    bench: Processes, nats_url: str
-) -> None:
+async def test_writes_while_the_connection_is_lost_are_seen_when_it_is_back(bench: Processes, nats_url: str) -> None:
     other = await Log.connect(nats_url, StreamOptions())
     sessions = await bench.process()
     await conversation(sessions)
@@ -168,7 +166,7 @@ CHANGES: st.SearchStrategy[Sequence[EventData]] = st.one_of(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(st.lists(st.tuples(CHANGES, st.sampled_from(["raw", "a", "b", "change", "new", "kv"])), max_size=25))
-async def test_after_whatever_happens_every_copy_is_what_the_log_tells(
+async def test_every_copy_equals_the_log_after_any_sequence_of_events(
     bench: Processes, steps: list[tuple[Sequence[EventData], str]]
 ) -> None:
     thread = f"t{uuid4()}"

@@ -59,7 +59,7 @@ async def test_every_level_gives_the_same_session(
     assert [level for level, _ in bench.reads][-5:] == ["kv", "postgres", "kv", "log", "ram"]
 
 
-async def test_what_another_process_does_is_seen_at_once_at_every_level(
+async def test_changes_by_another_process_are_seen_at_once_at_every_level(
     bench: Processes, running_projectors: Runner, settled: Settled
 ) -> None:
     first, second = await bench.process(), await bench.process()
@@ -80,7 +80,7 @@ async def test_what_another_process_does_is_seen_at_once_at_every_level(
     assert contents(await late.get("t"))[-1] == "and later"
 
 
-async def test_a_copy_in_memory_is_given_without_a_question_to_any_server(
+async def test_a_copy_in_memory_is_returned_without_asking_a_server(
     bench: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # otherwise a slow machine may exceed this time between two reads
@@ -103,7 +103,7 @@ async def test_events_that_are_not_of_sessions_leave_it_as_it_is(bench: Processe
 
 
 @pytest.mark.parametrize("removal", [ThreadDeleted(), Erased()])
-async def test_a_removed_session_is_nowhere(
+async def test_a_removed_session_is_at_no_level(
     bench: Processes, running_projectors: Runner, settled: Settled, removal: EventData
 ) -> None:
     known, other = await bench.process(), await bench.process()
@@ -136,7 +136,7 @@ async def test_the_bucket_forgets_a_removed_session_that_nobody_reads_again(benc
     await eventually(is_purged)
 
 
-async def test_a_session_that_is_removed_just_now_gets_no_turn(bench: Processes) -> None:
+async def test_a_session_that_is_being_removed_gets_no_turn(bench: Processes) -> None:
     """The removal is being stored when the turn is decided, and no process knows of it yet."""
     sessions = await bench.process()
     await conversation(sessions)
@@ -161,7 +161,7 @@ async def test_a_thread_without_a_session_has_none_at_any_level(bench: Processes
     assert await bench.in_bucket() is None
 
 
-async def test_a_reset_leaves_all_that_was_before_out(bench: Processes) -> None:
+async def test_a_reset_excludes_everything_before_it(bench: Processes) -> None:
     sessions = await bench.process()
     await conversation(sessions)
     await sessions.create("t", user="bob")
@@ -193,7 +193,7 @@ async def test_checkpoints_are_listed_at_once_and_from_postgres_later(
     assert projected == found
 
 
-async def test_a_late_repeat_of_an_event_is_no_second_one(
+async def test_a_late_repeat_of_an_event_counts_once(
     bench: Processes, running_projectors: Runner, settled: Settled
 ) -> None:
     sessions = await bench.process()
@@ -213,9 +213,7 @@ async def test_a_late_repeat_of_an_event_is_no_second_one(
     assert await (await bench.process()).get("t") == again
 
 
-async def test_an_event_that_nobody_can_read_is_passed_over(
-    bench: Processes, running_projectors: Runner, settled: Settled
-) -> None:
+async def test_an_unreadable_event_is_skipped(bench: Processes, running_projectors: Runner, settled: Settled) -> None:
     sessions = await bench.process()
     state = await conversation(sessions)
     for type_ in ("turn_recorded", "session_created", "session_updated", "of_no_type"):
@@ -228,7 +226,7 @@ async def test_an_event_that_nobody_can_read_is_passed_over(
         await bench.empty_bucket()
 
 
-async def test_what_a_newer_turnlog_wrote_is_never_passed_over(bench: Processes) -> None:
+async def test_an_event_of_a_newer_version_is_never_skipped(bench: Processes) -> None:
     sessions = await bench.process()
     await conversation(sessions)
     newer = json.loads(encode(event(SessionUpdated(global_state={}))))
@@ -270,7 +268,7 @@ async def test_an_empty_decision_appends_nothing(bench: Processes) -> None:
     assert await bench.log.head() == before
 
 
-async def test_what_decide_raises_reaches_the_caller_and_nothing_is_stored(bench: Processes) -> None:
+async def test_an_error_of_decide_reaches_the_caller_and_nothing_is_stored(bench: Processes) -> None:
     sessions = await bench.process()
     await sessions.create("t")
     before = await bench.log.head()
@@ -284,7 +282,7 @@ async def test_what_decide_raises_reaches_the_caller_and_nothing_is_stored(bench
     assert (await sessions.change("t", lambda state: slots(a=1))).global_state == {"agent_slots": {"a": 1}}
 
 
-async def test_a_long_tail_of_others_is_read_whole(bench: Processes) -> None:
+async def test_thousands_of_newer_events_are_read_completely(bench: Processes) -> None:
     sessions = await bench.process()
     await sessions.create("t")
     await bench.log.append_many([turn(f"message {n}") for n in range(2_500)])

@@ -114,7 +114,7 @@ async def test_nobody_else_gets_a_session_on_somebodys_fork(play: Play) -> None:
     assert (made.meta.user_id, made.flow_context.turn_count) == ("ann", 0)
 
 
-async def test_a_fork_of_turns_without_a_user_is_the_user_of_the_parents_session(play: Play) -> None:
+async def test_a_fork_of_turns_without_a_user_belongs_to_the_user_of_the_parents_session(play: Play) -> None:
     async with play() as stage, memory_of(stage) as memory:
         seqs = await past(stage, user=None)
         await memory.create(create())
@@ -124,7 +124,7 @@ async def test_a_fork_of_turns_without_a_user_is_the_user_of_the_parents_session
         assert (await memory.create(on_fork(user_id=None))).meta.user_id == "ann"
 
 
-async def test_a_fork_of_a_fork_has_the_turns_of_all_it_goes_back_to(play: Play) -> None:
+async def test_a_fork_of_a_fork_has_the_turns_of_all_its_ancestors(play: Play) -> None:
     async with play() as stage, memory_of(stage) as memory:
         seqs = await past(stage)
         await forked(stage, seqs[1])

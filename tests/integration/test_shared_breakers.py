@@ -57,7 +57,9 @@ async def test_a_breaker_that_closes_after_its_trials_closes_elsewhere(
         theirs.released()
 
 
-async def test_failures_in_a_row_count_wherever_they_are(nats_url: str, database_url: str, model: MemoryServer) -> None:
+async def test_consecutive_failures_count_across_processes(
+    nats_url: str, database_url: str, model: MemoryServer
+) -> None:
     play = player(nats_url, database_url, ("agent",), api_base_url=model.url, team="advising")
     async with play() as here, play() as there:
         ours, theirs = breakers(here)["search"], breakers(there)["search"]

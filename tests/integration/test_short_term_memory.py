@@ -92,7 +92,7 @@ async def test_a_written_turn_is_two_events_and_shows_in_history_and_value(play:
 
 
 @pytest.mark.nightly
-async def test_the_flow_of_the_seed_summarises_off_the_path_and_again_in_summary_mode(
+async def test_a_long_conversation_is_summarised_in_the_background_and_again_in_summary_mode(
     play: Play, model: MemoryServer
 ) -> None:
     """Queries, asks the model and writes 40 times; every turn is always shown or covered by the summary."""
@@ -358,7 +358,7 @@ async def test_intent_pending_action_agent_snapshot_and_unknown_keys_come_back_a
     assert read.user_snapshot.model_dump()["grade"] == 11
 
 
-async def test_what_follows_from_the_conversation_cannot_be_changed(play: Play) -> None:
+async def test_derived_fields_of_a_session_cannot_be_changed(play: Play) -> None:
     def change(value: SessionValue) -> SessionValue:
         return value.model_copy(update={"flow_context": value.flow_context.model_copy(update={"turn_count": 7})})
 

@@ -109,9 +109,7 @@ async def test_processes_that_cross_the_threshold_at_once_get_one_checkpoint(
 
 
 @pytest.mark.nightly
-async def test_a_conversation_that_never_pauses_gets_its_checkpoints_all_the_same(
-    play: Play, model: MemoryServer
-) -> None:
+async def test_a_conversation_that_never_pauses_still_gets_checkpoints(play: Play, model: MemoryServer) -> None:
     """Chinese turns follow each other without a pause while the model answers slowly."""
     model.said["summary"] = "患者最近头晕。"
     async with play() as stage, memory_of(stage) as memory:
@@ -190,7 +188,7 @@ async def test_a_negative_number_of_turns_is_refused_with_a_code_and_nothing_is_
         assert await stage.runtime.log.head() == head
 
 
-async def test_what_is_written_without_a_user_is_the_sessions_users(play: Play) -> None:
+async def test_turns_without_a_user_belong_to_the_sessions_user(play: Play) -> None:
     async with play("projectors") as stage, memory_of(stage) as memory:
         await memory.create(create())
         await memory.write_turn(write(1))
@@ -200,7 +198,7 @@ async def test_what_is_written_without_a_user_is_the_sessions_users(play: Play) 
         assert {one.user for one in await stage.events()} == {"ann"}
 
 
-async def test_an_empty_text_is_a_field_that_was_not_given(play: Play) -> None:
+async def test_an_empty_text_counts_as_an_omitted_field(play: Play) -> None:
     async with play("projectors") as stage, memory_of(stage) as memory:
         await memory.create(create(agent_code=""))
         await memory.write_turn(MemoryWriteRequest(conversation_id="t", user_id="", agent_code="", user_query="hello"))
@@ -208,7 +206,7 @@ async def test_an_empty_text_is_a_field_that_was_not_given(play: Play) -> None:
         assert (await memory.create(create(user_id=""))).meta.user_id == "ann"
 
 
-async def test_every_operation_leaves_its_number_in_the_metrics(play: Play) -> None:
+async def test_every_operation_is_recorded_in_the_metrics(play: Play) -> None:
     """Checks the metrics of checkpoints, lengths of summaries, token ratios, and read times of each store."""
     names = {
         "turnlog_session_checkpoints_total": {"trigger": "automatic", "outcome": "made"},

@@ -106,9 +106,7 @@ async def test_a_revoked_key_is_not_revived_by_removing_its_rows_and_repeating_i
         await create_key(runtime, "default", "ann")
 
 
-async def test_events_from_before_they_were_signed_hold_and_a_rebuild_asks_for_the_boundary(
-    stage: Stage, settings: Settings
-) -> None:
+async def test_old_unsigned_events_count_and_a_rebuild_asks_for_the_boundary(stage: Stage, settings: Settings) -> None:
     runtime, signer = stage.runtime, stage.runtime.log.signer
     runtime.log.signer = None  # like the previous release
     old = await forge(stage, event(LIMITS, LIMITS_THREAD))
@@ -124,7 +122,7 @@ async def test_events_from_before_they_were_signed_hold_and_a_rebuild_asks_for_t
         assert await limits_of(upgraded.runtime, "default") == changed
 
 
-async def test_a_parked_event_of_before_is_applied_once_it_is_trusted(stage: Stage, settings: Settings) -> None:
+async def test_a_parked_unsigned_event_is_applied_after_it_is_trusted(stage: Stage, settings: Settings) -> None:
     old = await forge(stage, event(LIMITS, LIMITS_THREAD))
     assert list(await parked(stage)) == [old]
     async with on_stage(settings.model_copy(update={"trusted_through": old}), ["projectors"]) as upgraded:

@@ -104,7 +104,7 @@ async def test_a_batch_at_a_moved_position_leaves_nothing_behind(log: Log, db: C
     assert await rows(db, CONTENTS) == []
 
 
-async def test_an_error_that_is_nobodys_fault_leaves_nothing_behind(log: Log, db: Connection) -> None:
+async def test_an_error_of_the_environment_leaves_nothing_behind(log: Log, db: Connection) -> None:
     def project(batch: Sequence[Recorded]) -> list[Change]:
         raise OSError("the disk is away")
 
@@ -121,7 +121,7 @@ async def test_an_error_that_is_nobodys_fault_leaves_nothing_behind(log: Log, db
 
 
 @pytest.mark.parametrize("others", [0, TOGETHER_UP_TO])
-async def test_an_event_that_one_batch_holds_twice_is_one_event(log: Log, db: Connection, others: int) -> None:
+async def test_an_event_that_is_twice_in_a_batch_is_one_event(log: Log, db: Connection, others: int) -> None:
     twice = turn("twice")
     await log.append(twice)
     await log.append_many([turn("other", thread="u") for _ in range(others)])
@@ -134,7 +134,7 @@ async def test_an_event_that_one_batch_holds_twice_is_one_event(log: Log, db: Co
     assert await rows(db, "SELECT seq FROM event_ids WHERE event_id = %s", twice.id) == [(1,)]
 
 
-async def test_a_batch_that_waited_for_a_retry_knows_what_the_retry_set_free(
+async def test_a_batch_that_waited_for_a_retry_sees_the_released_events(
     log: Log, db: Connection, database_url: str
 ) -> None:
     await log.append(turn("behind no more"))

@@ -37,7 +37,7 @@ async def test_the_stream_is_made_as_soon_as_the_server_can(home: Path) -> None:
         await log.close()
 
 
-async def test_why_the_stream_cannot_be_made_is_told(home: Path) -> None:
+async def test_the_error_says_why_the_stream_cannot_be_made(home: Path) -> None:
     async with lease(home):
         servers = await start(home)
         in_the_way(home)

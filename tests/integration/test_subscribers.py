@@ -167,7 +167,7 @@ async def no_answer_lands_in_the_log(client: Client, mine: NewSubscriber, subjec
             await client.request(subject, b"{}", timeout=5)
 
 
-async def test_a_subscriber_that_nats_does_not_start_with_leaves_nothing(home: Path) -> None:
+async def test_a_subscriber_that_prevents_the_start_of_nats_leaves_nothing(home: Path) -> None:
     async def with_a_bad_password(durable: str, password: str | None) -> None:
         await change_subscriber(home, durable, "\0")  # nats-server does not support this escape in its configuration
 
@@ -180,7 +180,7 @@ async def test_a_subscriber_that_nats_does_not_start_with_leaves_nothing(home: P
         assert await answer_to(runtime, made) == b"PONG\r\n"
 
 
-async def test_a_home_from_before_there_were_accounts_keeps_its_events(home: Path) -> None:
+async def test_a_home_without_nats_accounts_keeps_its_events(home: Path) -> None:
     settings = Settings(home=home, plaintext=True)
     async with opened(settings) as runtime:
         await runtime.log.append(turn(thread="kept"))

@@ -155,7 +155,7 @@ async def ring(times: int) -> None:
 """
 
 
-async def test_a_killed_loop_goes_on_after_its_last_round_and_repeats_no_call_that_may_not_be(
+async def test_a_killed_loop_continues_after_its_last_round_without_repeating_unrepeatable_calls(
     nats_url: str, database_url: str, model: OpenAIServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process ends in the second round while a tool works; the calls of both rounds have the same id."""
@@ -203,7 +203,7 @@ async def store(use: Use, word: str) -> None:
 """
 
 
-async def test_what_a_tool_wrote_stays_when_the_answer_is_cancelled_and_is_said(
+async def test_a_tools_write_stays_after_a_cancellation_and_is_reported(
     nats_url: str, database_url: str, model: OpenAIServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
@@ -270,7 +270,7 @@ async def test_a_run_whose_failure_could_not_be_recorded_is_answered_when_it_is_
     assert run.status == "solved" and run.code is None and types.count("run_solved") == 1
 
 
-async def test_a_request_for_what_is_no_agents_name_fails_once(play: Play) -> None:
+async def test_a_request_with_an_invalid_agent_name_fails_once(play: Play) -> None:
     asked = question_events(Question("default", "t", "Hello", "ann", agent="No Such Agent!"))
     async with play() as stage:
         await append_question(stage.runtime.log, asked)

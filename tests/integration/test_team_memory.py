@@ -57,7 +57,9 @@ def blocks_of(body: dict[str, Any]) -> list[str]:
     return [str(said["content"]) for said in body["messages"] if str(said["content"]).startswith(TITLE)]
 
 
-async def test_each_agent_of_a_run_gets_what_is_known_and_the_receipt_names_it(play: Play, model: OpenAIServer) -> None:
+async def test_each_agent_of_a_run_gets_the_memories_and_the_receipt_names_them(
+    play: Play, model: OpenAIServer
+) -> None:
     model.reply(tool_calls=[DELEGATE])
     model.reply(tool_calls=[SEARCH])
     model.reply("Here is one.")
@@ -101,7 +103,7 @@ async def test_a_person_who_wants_nothing_remembered_gets_no_memory_into_a_run(p
     ]
 
 
-async def test_an_answer_suggests_what_to_ask_next_unless_the_person_wants_none(
+async def test_an_answer_suggests_next_questions_unless_the_person_disabled_them(
     play: Play, model: OpenAIServer
 ) -> None:
     async with play() as stage:

@@ -61,7 +61,7 @@ async def refused(agent: str, name: str, use: Use, **arguments: Any) -> str:
     return str(result.value["error"])
 
 
-async def test_every_tool_returns_what_follows_from_data_and_profile(nats_url: str, database_url: str) -> None:
+async def test_every_tool_returns_results_based_on_data_and_profile(nats_url: str, database_url: str) -> None:
     async with advised(nats_url, database_url) as (_, use):
         await profile_and_assessments(use)
         await essays(use)
@@ -244,7 +244,7 @@ async def test_an_edit_that_is_repeated_returns_what_was_stored_first(nats_url: 
         assert anew["text"] == "Other words."
 
 
-async def test_a_change_of_the_profile_that_is_repeated_tells_what_it_changed(nats_url: str, database_url: str) -> None:
+async def test_a_repeated_change_of_the_profile_returns_its_first_result(nats_url: str, database_url: str) -> None:
     async with advised(nats_url, database_url) as (_, use):
         arguments = {"fields": {"toefl": 108}}
         first = await TOOLS.call(AGENTS["profile"], "update_profile", arguments, use)
@@ -254,9 +254,7 @@ async def test_a_change_of_the_profile_that_is_repeated_tells_what_it_changed(na
         assert (await used("profile", "update_profile", use, **arguments))["changed"] == {}
 
 
-async def test_a_change_of_the_profile_that_is_repeated_after_another_one_leaves_that_one(
-    nats_url: str, database_url: str
-) -> None:
+async def test_a_repeated_change_of_the_profile_does_not_undo_a_later_one(nats_url: str, database_url: str) -> None:
     async with advised(nats_url, database_url) as (_, use):
         first, other = replace(use, effect=uuid.uuid4()), replace(use, effect=uuid.uuid4())
         profile = AGENTS["profile"]

@@ -85,7 +85,7 @@ async def test_a_window_slides_and_each_refusal_says_when_there_is_room(runtime:
     await ask(runtime, clock, 30)
 
 
-async def test_conversation_agent_and_hour_have_windows_of_their_own(runtime: Runtime, clock: Clock) -> None:
+async def test_conversation_agent_and_hour_have_separate_windows(runtime: Runtime, clock: Clock) -> None:
     given = {"user_per_minute": 9, "conversation_per_minute": 3, "agent_per_minute": 2, "user_per_hour": 5}
     await change_limits(runtime, "default", "user", given)
     await ask(runtime, clock, 2, thread="t")
@@ -98,7 +98,7 @@ async def test_conversation_agent_and_hour_have_windows_of_their_own(runtime: Ru
     assert (await refused(runtime, clock)).retry_after_s == 3600 - 61
 
 
-async def test_of_requests_at_once_two_are_admitted_by_all_processes_together(
+async def test_of_concurrent_requests_two_are_admitted_across_all_processes(
     runtime: Runtime, nats_url: str, database_url: str, clock: Clock
 ) -> None:
     leave, outcomes = asyncio.Event(), asyncio.Queue[str]()
@@ -147,7 +147,7 @@ async def test_a_held_slot_is_renewed(
         assert isinstance(await refused(runtime, clock), TooManyAtOnce)
 
 
-async def test_quota_of_the_day_and_of_the_month(runtime: Runtime, db: Connection) -> None:
+async def test_quotas_of_the_day_and_the_month_are_enforced(runtime: Runtime, db: Connection) -> None:
     used = UsageMetered(purpose="answer", provider="p", model="m", tokens_in=150_000, tokens_out=50_000, cost_usd=1)
     await runtime.log.append(event(used, user="ann"))
     for _ in range(2):  # without a language model no quota is used
@@ -168,7 +168,7 @@ async def test_quota_of_the_day_and_of_the_month(runtime: Runtime, db: Connectio
     assert (await refused(runtime, clock, role="admin")).name == "usd_per_month"
 
 
-async def test_changed_limits_hold_delivered_twice_and_rebuilt(runtime: Runtime, database_url: str) -> None:
+async def test_changed_limits_apply_also_after_a_redelivery_and_a_rebuild(runtime: Runtime, database_url: str) -> None:
     changed = await change_limits(runtime, "default", "user", {"user_per_minute": 7, "usd_per_month": 0.5})
     assert (changed["user"]["user_per_minute"], changed["vip"]["user_per_minute"]) == (7, 120)
     again = event(LimitsChanged(plan="user", limits={"user_per_minute": 8}), LIMITS_THREAD)
@@ -186,7 +186,7 @@ async def test_changed_limits_hold_delivered_twice_and_rebuilt(runtime: Runtime,
 
 
 @pytest.mark.usefixtures("impatient_throttle")
-async def test_what_is_not_counted_in_time_is_refused_though_postgres_is_slow_or_the_pool_exhausted(
+async def test_requests_are_refused_if_postgres_is_too_slow_to_count_them_or_the_pool_is_exhausted(
     runtime: Runtime, clock: Clock, db: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with db.transaction():
@@ -208,7 +208,7 @@ async def test_what_is_not_counted_in_time_is_refused_though_postgres_is_slow_or
     await ask(runtime, clock, 1)
 
 
-async def test_while_postgres_is_away_the_process_counts_on_by_the_same_limits(
+async def test_while_postgres_is_away_the_process_itself_counts_with_the_same_limits(
     runtime: Runtime, clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admission, "AWAY_S", 0.0)

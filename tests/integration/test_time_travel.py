@@ -117,7 +117,7 @@ async def check_all(stage: Stage, settings: Settings, found: list[Received], thr
         pytest.param(3, False, id="hybrid", marks=pytest.mark.nightly),
     ],
 )
-async def test_every_receipt_of_a_conversation_is_built_again_exactly(
+async def test_every_context_of_a_conversation_is_rebuilt_exactly_from_its_receipt(
     play: Play, model: MemoryServer, episodes: int, is_strict: bool
 ) -> None:
     async with play(**SMALL, hybrid_episodes=episodes, strict_tiers=is_strict) as stage:
@@ -135,7 +135,7 @@ async def test_every_receipt_of_a_conversation_is_built_again_exactly(
             await check_all(stage, stage.runtime.settings, found)
 
 
-async def test_of_two_questions_at_once_the_first_is_answered_without_the_second(
+async def test_of_two_concurrent_questions_the_first_is_answered_without_the_second(
     play: Play, model: MemoryServer
 ) -> None:
     async with play(**SMALL) as stage:
@@ -148,7 +148,7 @@ async def test_of_two_questions_at_once_the_first_is_answered_without_the_second
     assert "second?" in texts[2]
 
 
-async def test_what_was_derived_after_the_request_is_not_in_its_context(play: Play, model: MemoryServer) -> None:
+async def test_data_derived_after_the_request_is_not_in_its_context(play: Play, model: MemoryServer) -> None:
     """In the read models, summary, topics and pruning are newer than the requested moment."""
     async with play("projectors") as stage:
         log = stage.runtime.log
@@ -168,7 +168,7 @@ async def test_what_was_derived_after_the_request_is_not_in_its_context(play: Pl
     assert (now.summary, now.topics[0], now.count) == ("New.", "a", 5)
 
 
-async def test_a_receipt_that_names_no_prompt_and_no_settings_is_built_with_todays(play: Play) -> None:
+async def test_a_receipt_without_prompt_and_settings_is_rebuilt_with_the_current_ones(play: Play) -> None:
     """Receipts of version 1 are like this."""
     async with play("projectors") as stage:
         log, today = stage.runtime.log, stage.runtime.settings
@@ -207,7 +207,7 @@ async def test_an_event_stored_twice_counts_once_and_a_bad_one_not_at_all(play: 
     assert found.count == 3
 
 
-async def test_a_moment_that_is_not_there_is_said_with_what_is(play: Play) -> None:
+async def test_an_unknown_moment_is_refused_with_the_known_range(play: Play) -> None:
     async with play("projectors") as stage:
         await stage.runtime.log.append(turn(thread="other"))
         first, *_, last = await stage.say(1, 4)

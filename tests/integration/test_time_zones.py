@@ -40,7 +40,7 @@ async def days(stage: Stage) -> list[str]:
 
 
 @pytest.mark.parametrize("setting", ["UTC", "America/New_York"])
-async def test_the_offset_with_which_a_turn_came_is_kept(play: Play, database_url: str, setting: str) -> None:
+async def test_the_utc_offset_of_a_turn_is_kept(play: Play, database_url: str, setting: str) -> None:
     async with play(timezone=setting) as stage:
         turn = NewTurn("user", FLIGHT, time=HALF_PAST_MIDNIGHT)
         await add_turn(stage.runtime, "default", "t", turn, user="ann")
@@ -58,7 +58,7 @@ async def test_the_offset_with_which_a_turn_came_is_kept(play: Play, database_ur
             assert (await verify(stage.runtime.log, database_url, projection)).clean
 
 
-async def test_a_time_in_utc_is_one_of_the_zone_that_the_person_set(play: Play) -> None:
+async def test_a_time_in_utc_is_shown_in_the_persons_timezone(play: Play) -> None:
     async with play(timezone="America/New_York") as stage:
         await set_preferences(stage.runtime, "default", "ann", {"timezone": "Asia/Shanghai"})
         await stage.runtime.log.append(
@@ -69,7 +69,7 @@ async def test_a_time_in_utc_is_one_of_the_zone_that_the_person_set(play: Play) 
         assert f"{found.turns[0].time:%Y-%m-%d}" == "2026-11-20"
 
 
-async def test_tomorrow_in_a_memory_written_by_hand_is_that_of_the_person(play: Play) -> None:
+async def test_tomorrow_in_a_manual_memory_follows_the_persons_clock(play: Play) -> None:
     """The two clocks differ by 26 hours, so that they never show the same day."""
     async with play("projectors") as stage:
         rows = set[object]()

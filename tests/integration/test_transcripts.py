@@ -35,7 +35,7 @@ async def test_only_new_turns_are_read_and_removed_ones_are_forgotten(
     assert await said(kept, db) == ["anew"]
 
 
-async def test_a_turn_that_was_parked_takes_its_place_later(
+async def test_a_parked_turn_gets_its_position_later(
     log: Log, db: Connection, running_projectors: Runner, settled: Settled
 ) -> None:
     kept = Transcripts()

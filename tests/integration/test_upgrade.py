@@ -165,7 +165,7 @@ async def test_a_rebuild_that_hangs_is_a_fault_until_it_goes_on(
         await eventually(is_green)
 
 
-async def test_of_two_processes_one_rebuilds_what_is_earlier_or_new_and_neither_what_is_later(
+async def test_one_of_two_processes_rebuilds_older_and_new_read_models_and_neither_rebuilds_newer_ones(
     serve: Serve, db: Connection, database_url: str, projected: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     await age(db, "vectors", "topics")

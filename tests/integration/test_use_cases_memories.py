@@ -53,7 +53,7 @@ async def contents(runtime: Runtime, limit: int = 100, **which: Any) -> list[str
     return sorted(one.content for one in await list_memories(runtime, *ANN, MemoryFilter(**which), limit))
 
 
-async def test_what_is_given_by_hand_comes_before_what_the_rules_read(runtime: Runtime) -> None:
+async def test_manual_values_take_precedence_over_the_rules(runtime: Runtime) -> None:
     given = MemoryInput(
         "My GPA is 3.8", "DECISION", "school", 0.25, SOON, {"from": "form 7", "学期": [1, None], "to": None}
     )
@@ -82,7 +82,7 @@ async def test_memories_are_filtered_by_kind_category_and_importance(runtime: Ru
     assert await contents(runtime, kinds=("FACT",), category="food") == []
 
 
-async def test_a_change_is_in_the_next_list_and_in_the_history(runtime: Runtime) -> None:
+async def test_a_change_appears_in_the_next_list_and_in_the_history(runtime: Runtime) -> None:
     await remember(runtime, *ANN, "I have two cats")
     edited = await edit_memory(runtime, *ANN, "two cats", "I have three cats")
     assert (edited.before, await contents(runtime)) == ("I have two cats", ["I have three cats"])
@@ -132,7 +132,7 @@ async def test_an_open_question_is_listed_and_answered(runtime: Runtime) -> None
     assert [one.answer for one in await list_conflicts(runtime, *ANN, answered=True)] == ["new", "both"]
 
 
-async def test_what_cannot_be_is_refused_with_its_reason(runtime: Runtime) -> None:
+async def test_invalid_input_is_refused_with_the_reason(runtime: Runtime) -> None:
     await remember(runtime, *ANN, "I like tea")
     await remember(runtime, *ANN, "I like cake")
     with pytest.raises(AmbiguousMemory, match="I like tea"):
@@ -229,7 +229,7 @@ async def test_the_usual_name_of_a_thing_names_its_memory(runtime: Runtime) -> N
         assert gone.done, gone
 
 
-async def test_everything_is_not_forgotten_by_a_sentence(runtime: Runtime) -> None:
+async def test_a_sentence_does_not_forget_everything(runtime: Runtime) -> None:
     await remember(runtime, *ANN, "I live in Rome")
     for text in ("Please forget everything about me", "请忘记关于我的一切"):
         assert await forget_as_asked(runtime, *ANN, text) == ForgottenAsAsked(None, (), False)

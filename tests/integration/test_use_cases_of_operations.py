@@ -86,7 +86,7 @@ async def test_an_entity_is_added_once_and_then_updated(runtime: Runtime) -> Non
     assert await list_entities(runtime, "default", "bob") == []
 
 
-async def test_an_entity_that_cannot_be_is_refused(runtime: Runtime) -> None:
+async def test_an_invalid_entity_is_refused(runtime: Runtime) -> None:
     with pytest.raises(NotFound):
         await update_entity(runtime, *ANN, EntityInput("PERSON", "Mia"))
     for given in (EntityInput(" ", "Mia"), EntityInput("PERSON", ""), EntityInput("x" * 1_000, "Mia")):
@@ -135,9 +135,7 @@ async def test_usage_is_added_up_for_a_user_by_day_and_month(runtime: Runtime) -
 
 
 @pytest.mark.nightly
-async def test_all_is_derived_once_the_reactors_have_made_memories_of_the_last_turn(
-    nats_url: str, database_url: str
-) -> None:
+async def test_all_derived_is_true_after_the_last_turn_was_extracted(nats_url: str, database_url: str) -> None:
     play = player(nats_url, database_url, ("projectors", "reactors", "agent", "analytics"))
     async with play("projectors") as stage:
         await stage.runtime.log.append(turn("My corgi is called Sesame.", user="ann"))

@@ -68,7 +68,7 @@ async def test_a_thread_is_opened_renamed_listed_and_deleted(play: Play) -> None
         ("https://example.org/a/very/long/address/of/a/picture", "https://example.org/a/very/long/address…"),
     ],
 )
-async def test_a_conversation_is_labelled_by_what_its_user_said_first(play: Play, said: str, label: str) -> None:
+async def test_a_conversation_is_labelled_with_its_users_first_words(play: Play, said: str, label: str) -> None:
     async with play() as stage:
         await add_turns(stage.runtime, ACME, "t", [NewTurn("assistant", "Hello!"), NewTurn("user", said)], user="ann")
         await say(stage, "And cats?")
@@ -90,7 +90,7 @@ async def test_a_label_that_a_person_gave_stays(play: Play) -> None:
             await label_thread(stage.runtime, ACME, "nobody")
 
 
-async def test_conversations_without_a_word_of_their_user_are_numbered_in_their_language(play: Play) -> None:
+async def test_conversations_without_words_of_their_user_are_numbered_in_their_language(play: Play) -> None:
     result = [{"type": "tool_result", "tool_use_id": "c1", "content": "今天晴，二十度"}]
     firsts = {
         "empty": [NewTurn("user", ""), NewTurn("assistant", "How can I help?")],
@@ -142,7 +142,7 @@ NO_TURNS: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("turn", "reason"), NO_TURNS)
-async def test_what_is_no_turn_is_refused_with_its_reason(play: Play, turn: NewTurn, reason: str) -> None:
+async def test_a_malformed_turn_is_refused_with_the_reason(play: Play, turn: NewTurn, reason: str) -> None:
     async with play() as stage:
         with pytest.raises(InvalidEvent, match=f"the turn cannot be stored: {reason}"):
             await add_turn(stage.runtime, ACME, "t", turn)
@@ -210,7 +210,7 @@ async def test_a_question_on_the_log_is_not_asked_twice(play: Play) -> None:
     assert then.matches
 
 
-async def test_a_receipt_is_refused_for_what_is_no_answer_of_its_thread(play: Play) -> None:
+async def test_a_receipt_is_refused_unless_it_comes_with_an_answer_of_its_thread(play: Play) -> None:
     async with play() as stage:
         made = await context_of(stage.runtime, ACME, "t", query="hello")
         with pytest.raises(WrongReceipt):

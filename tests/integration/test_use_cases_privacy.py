@@ -73,7 +73,7 @@ async def test_a_preview_stores_nothing_and_an_extraction_all_of_it(runtime: Run
         await preview_extraction(runtime, "default", "t", "bob")
 
 
-async def test_a_user_without_compactions_has_none_to_undo(runtime: Runtime) -> None:
+async def test_a_user_without_compactions_has_nothing_to_undo(runtime: Runtime) -> None:
     assert await list_compactions(runtime, "default", "ann") == []
     with pytest.raises(NotFound):
         await undo_compaction(runtime, "default", "ann", UUID(int=7))
@@ -138,7 +138,7 @@ async def with_words(runtime: Runtime) -> list[str]:
     return [one.content for one in await list_memories(runtime, *ANN, EVERY) if one.status != "forgotten"]
 
 
-async def test_memories_are_cleared_alone_and_not_extracted_again(runtime: Runtime) -> None:
+async def test_clearing_only_memories_does_not_extract_them_again(runtime: Runtime) -> None:
     await runtime.log.append_many([*conversation("ann", 3), *conversation("bob", 3), user_turn("My GPA is 3.6.")])
     await extract_memories(runtime, "default", user="ann")
     await add_entity(runtime, *ANN, EntityInput("PERSON", "Mia"))
@@ -160,7 +160,7 @@ async def test_memories_are_cleared_alone_and_not_extracted_again(runtime: Runti
     assert await with_words(runtime) == ["I like tea"]
 
 
-async def test_conversations_are_cleared_alone_but_those_in_which_others_speak(runtime: Runtime) -> None:
+async def test_conversations_are_cleared_except_those_in_which_others_speak(runtime: Runtime) -> None:
     shared = [turn("hello", thread="both", user=user, minutes=at) for at, user in enumerate(("ann", "bob"))]
     await runtime.log.append_many([*conversation("ann", 3), *conversation("bob", 3), *shared])
     made = await clear_person(runtime, *ANN, Parts(conversations=True))
@@ -173,7 +173,7 @@ async def test_conversations_are_cleared_alone_but_those_in_which_others_speak(r
     assert await runtime.log.head() == head
 
 
-async def test_entities_are_cleared_alone(runtime: Runtime) -> None:
+async def test_entities_can_be_cleared_alone(runtime: Runtime) -> None:
     await runtime.log.append_many([*conversation("ann", 4), *conversation("bob", 4)])
     made = await clear_person(runtime, *ANN, Parts(entities=True))
     assert (made.entities, made.memories, made.conversations) == (2, 0, ())

@@ -67,7 +67,7 @@ async def test_everything_of_a_person_is_in_one_document_and_nothing_of_others(s
     assert "bob" not in json.dumps(found)
 
 
-async def test_it_is_sanitised_by_level(stage: Stage) -> None:
+async def test_an_export_is_sanitised_by_level(stage: Stage) -> None:
     await stage.runtime.log.append(turn(MAIL, user="ann"))
     shown = {
         level: (await exported(stage, "ann", level))["conversations"][0]["messages"][0]["content"]
@@ -78,18 +78,18 @@ async def test_it_is_sanitised_by_level(stage: Stage) -> None:
     assert shown[SanitiseLevel.FULL] == "write to a***@*** or call 138****5678, GPA: [已脱敏]"
 
 
-async def test_of_a_shared_thread_only_their_own_turns_are_given(stage: Stage) -> None:
+async def test_only_the_persons_own_turns_of_a_shared_thread_are_exported(stage: Stage) -> None:
     await stage.runtime.log.append_many([turn("mine", user="ann"), turn("not mine", user="bob")])
     [talk] = (await exported(stage, "ann"))["conversations"]
     assert talk["shared"] and [one["content"] for one in talk["messages"]] == ["mine"]
 
 
-async def test_of_nobody_there_is_an_empty_document(stage: Stage) -> None:
+async def test_an_unknown_person_has_an_empty_export(stage: Stage) -> None:
     found = await exported(stage, "nobody")
     assert found["conversations"] == found["memories"] == found["items"] == []
 
 
-async def test_a_pipe_or_a_device_is_written_to_and_not_replaced_by_a_file(stage: Stage, tmp_path: Path) -> None:
+async def test_an_export_writes_to_a_pipe_or_device_without_replacing_it(stage: Stage, tmp_path: Path) -> None:
     await stage.runtime.log.append(turn("mine", user="ann"))
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

@@ -108,14 +108,14 @@ def batches_with_new_keys(batches: list[list[Stored]]) -> int:
     return count
 
 
-async def test_a_batch_with_an_invalid_user_is_refused_without_a_word_to_postgres_about_it(play: Play) -> None:
+async def test_a_batch_with_an_invalid_user_is_refused_without_asking_postgres(play: Play) -> None:
     async with play() as stage:
         with pytest.raises(InvalidToken, match="user id contains a NUL"):
             await stage.runtime.log.append_many([turn("Hello.", user="ann"), turn("Hello.", user="b\0b")])
         assert (await stage.runtime.log.append(turn("Hello.", user="ann"))).seq == 1
 
 
-async def test_a_postgres_that_hangs_holds_nobody_for_ever_and_never_the_event_loop(
+async def test_a_hanging_postgres_blocks_nobody_for_ever_and_never_the_event_loop(
     db: Connection, database_url: str, key_stream: KeyStream
 ) -> None:
     async with store_on(key_stream, database_url) as store:
@@ -132,7 +132,7 @@ async def test_a_postgres_that_hangs_holds_nobody_for_ever_and_never_the_event_l
             os.kill(backend, signal.SIGCONT)
 
 
-async def test_a_key_that_was_not_fetched_with_its_events_is_there_at_the_next_try(
+async def test_a_key_that_was_not_fetched_with_its_events_is_fetched_for_the_next_try(
     play: Play, database_url: str, key_stream: KeyStream
 ) -> None:
     """The event's key attribute has a form that turnlog does not write, so the prefetch overlooks it."""

@@ -22,7 +22,7 @@ from turnlog.events.contracts import EventRedacted
 LOOPBACK = {"webhook_networks": "127.0.0.0/8"}
 
 
-def test_a_signature_is_the_one_of_the_standards_example() -> None:
+def test_a_signature_equals_the_standards_example() -> None:
     key, body = base64.b64decode("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"), b'{"test": 2432232314}'
     made = signature(key, "msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", body)
     assert made == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
@@ -43,13 +43,13 @@ async def test_a_target_that_is_not_public_is_refused(url: str) -> None:
         await webhooks.pinned(Settings(webhook_networks="192.168.7.0/24"), url)
 
 
-async def test_public_targets_and_those_of_allowed_networks_are_taken() -> None:
+async def test_public_targets_and_targets_in_allowed_networks_are_accepted() -> None:
     settings = Settings(webhook_networks="192.168.7.0/24, fd00::/8")
     for url in ("https://93.184.216.34/x", "http://192.168.7.9:8080/", "https://[fd00::1]/"):
         assert str(await webhooks.pinned(settings, url)) == url
 
 
-async def test_an_event_is_delivered_signed_and_without_what_the_user_said(serve: Serve) -> None:
+async def test_an_event_is_delivered_signed_and_without_the_users_words(serve: Serve) -> None:
     async with receiver() as target, serve("reactors", **LOOPBACK) as api, api.client(role="admin") as ann:
         made = await ann.post("/api/operations/webhooks", json={"name": "crm", "url": target.url})
         assert made.status_code == 201, made.text

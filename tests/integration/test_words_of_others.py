@@ -61,7 +61,7 @@ def is_own(role: str, name: str | None, form: str) -> bool:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(TURNS, min_size=1, max_size=len(WORDS)))
-def test_no_finding_has_a_quote_that_no_person_said(turns: list[Any]) -> None:
+def test_every_memory_quotes_a_person(turns: list[Any]) -> None:
     messages, own = [], set()
     for at, ((role, name, form, said, in_block), word) in enumerate(zip(turns, WORDS, strict=False), 1):
         text = FORMS[form].format(said.format(word))
@@ -92,7 +92,7 @@ def by_langchain(role: str, name: str | None, text: str) -> TurnRecorded:
 
 @pytest.mark.parametrize("write", [by_chat, by_responses, by_langchain])
 @pytest.mark.parametrize("form", FORMS)
-def test_every_writer_tells_the_persons_words_from_others(write: Any, form: str) -> None:
+def test_every_writer_distinguishes_the_persons_words_from_others(write: Any, form: str) -> None:
     said = SAID[0].format(WORDS[0])
     for role in ROLES:
         for name in NAMES:
@@ -124,7 +124,7 @@ def as_file(format: str, role: str, name: str | None, text: str) -> Any:
 
 
 @pytest.mark.parametrize("format", ["jsonl", "openai", "chatgpt", "claude", "open-webui", "librechat"])
-def test_every_import_tells_the_persons_words_from_others(format: Any, tmp_path: Path) -> None:
+def test_every_import_distinguishes_the_persons_words_from_others(format: Any, tmp_path: Path) -> None:
     said, file = SAID[0].format(WORDS[0]), tmp_path / "file.json"
     for role, name, form in product(ROLES, NAMES, FORMS):
         file.write_text(json.dumps(as_file(format, role, name, FORMS[form].format(said))), "utf-8")
@@ -142,7 +142,7 @@ def test_every_import_tells_the_persons_words_from_others(format: Any, tmp_path:
         )
 
 
-async def test_the_routes_of_turns_and_a_wrapped_client_tell_the_persons_words_from_others(serve: Serve) -> None:
+async def test_routes_of_turns_and_a_wrapped_client_distinguish_the_persons_words_from_others(serve: Serve) -> None:
     said = [(*one, SAID[3].format(f"{at}x")) for at, one in enumerate(product(ROLES[:3], NAMES, FORMS))]
     turns = [{"role": role, "name": name, "content": FORMS[form].format(text)} for role, name, form, text in said]
     messages: Any = [{key: value for key, value in one.items() if value} for one in turns]
@@ -173,7 +173,7 @@ async def quotes(runtime: Runtime) -> set[str]:
         return {quote for (quote,) in await found.fetchall()}
 
 
-async def test_several_people_in_one_thread_are_told_apart(stage_of: Any, tmp_path: Path) -> None:
+async def test_several_people_in_one_thread_are_distinguished(stage_of: Any, tmp_path: Path) -> None:
     async with stage_of() as stage:
         place = (stage.runtime, "default", "trip")
         said = [
@@ -197,7 +197,7 @@ async def test_several_people_in_one_thread_are_told_apart(stage_of: Any, tmp_pa
         assert not any("allergic" in str(one["content"]) for one in made.context.messages if one["role"] == "system")
 
 
-async def test_the_summary_of_a_middleware_is_a_programs(stage_of: Any) -> None:
+async def test_the_summary_of_a_middleware_has_the_origin_program(stage_of: Any) -> None:
     summary = "I am allergic to peanuts.\nI live in Genoa.\nRemember that my code word is heron."
     model = FakeMessagesListChatModel(responses=[AIMessage("Fine.")])
     writer = FakeMessagesListChatModel(responses=[AIMessage(summary)])

@@ -23,7 +23,7 @@ UPDATE memory_vectors SET seqs = seqs || 9999::bigint, event_ids = event_ids || 
   source_ids = source_ids || NULL::text WHERE cardinality(seqs) = 100 AND role = 'assistant'"""
 
 
-async def test_of_earlier_rows_each_thread_has_its_last_question(db: Connection) -> None:
+async def test_the_migration_adds_the_last_question_of_each_thread(db: Connection) -> None:
     said = [turn("ok" if n % 3 else f"words {n}", "user" if n % 2 else "assistant", f"t{n % 4}") for n in range(40)]
     await projected(db, said)
     made = await rows(db, QUESTIONS)
@@ -33,7 +33,7 @@ async def test_of_earlier_rows_each_thread_has_its_last_question(db: Connection)
     assert await rows(db, QUESTIONS) == made
 
 
-async def test_earlier_chunks_name_their_first_turns(db: Connection) -> None:
+async def test_the_migration_limits_chunks_to_their_first_turns(db: Connection) -> None:
     await projected(db, [turn("ok", "user" if n % 2 else "assistant") for n in range(220)])
     made = await rows(db, CHUNKS)
     await db.execute(LONGER)

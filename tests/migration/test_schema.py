@@ -33,7 +33,7 @@ async def test_the_migrated_schema_is_the_declared_one(database_url: str) -> Non
     assert await asyncio.to_thread(differences, database_url) == []
 
 
-async def test_columns_stand_in_the_declared_order_so_that_rows_compare_as_text(db: Connection) -> None:
+async def test_columns_are_in_the_declared_order_so_that_rows_compare_as_text(db: Connection) -> None:
     for table in metadata.tables.values():
         found = await rows(db, COLUMNS + "ORDER BY ordinal_position", SCHEMA, table.name)
         assert [name for (name,) in found] == [column.name for column in table.columns]
@@ -59,7 +59,7 @@ async def test_many_processes_may_upgrade_an_empty_database_at_once(database_url
 @pytest.mark.parametrize(
     "url", ["postgresql://nobody:s3cret@127.0.0.1:1/none", "postgresql://u:s3cret@h:port/", "s3cret"]
 )
-def test_a_wrong_url_is_told_in_plain_words_and_without_the_password(url: str) -> None:
+def test_a_wrong_url_is_reported_in_plain_words_and_without_the_password(url: str) -> None:
     with pytest.raises(DatabaseUnavailable, match=r"(?s)cannot prepare the database.*DATABASE_URL") as caught:
         upgrade(url)
     assert "s3cret" not in str(caught.value)

@@ -126,9 +126,7 @@ async def serious(page: Page, where: str) -> list[str]:
 
 
 @pytest.mark.nightly  # axe takes a second for each screen
-async def test_axe_finds_nothing_serious_in_what_is_opened_on_a_screen(
-    browser: Browser, api: Api, model: MemoryServer
-) -> None:
+async def test_axe_finds_nothing_serious_in_opened_panels(browser: Browser, api: Api, model: MemoryServer) -> None:
     run = await fill(api, ["The museum opens at ten.", "Good to know: **ten**."], model)
     async with api.client() as ann:
         model.reply("Another answer about the museum.")

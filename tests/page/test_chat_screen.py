@@ -8,7 +8,7 @@ from helpers.stage import MemoryServer
 from playwright.async_api import Browser, Route, expect
 
 
-async def test_an_answer_is_seen_token_by_token_and_opens_what_the_model_saw(
+async def test_an_answer_is_shown_token_by_token_and_links_to_its_context(
     browser: Browser, api: Api, model: MemoryServer
 ) -> None:
     goes_on = threading.Event()
@@ -34,7 +34,7 @@ async def test_an_answer_is_seen_token_by_token_and_opens_what_the_model_saw(
         await expect(seen).to_contain_text("Proven")
 
 
-async def test_a_stopped_answer_ends_with_what_was_said(browser: Browser, api: Api, model: MemoryServer) -> None:
+async def test_a_stopped_answer_ends_with_the_text_so_far(browser: Browser, api: Api, model: MemoryServer) -> None:
     goes_on = threading.Event()
     model.reply(tool_calls=[("recall_memory", {"query": "numbers"})])
     model.reply("one two three four five", until=goes_on, after=2)
@@ -52,7 +52,9 @@ async def test_a_stopped_answer_ends_with_what_was_said(browser: Browser, api: A
         await expect(page.locator(".run-row .badge")).to_have_text("Stopped")
 
 
-async def test_who_stops_reading_finds_the_whole_answer_later(browser: Browser, api: Api, model: MemoryServer) -> None:
+async def test_a_reader_who_leaves_finds_the_whole_answer_later(
+    browser: Browser, api: Api, model: MemoryServer
+) -> None:
     goes_on = threading.Event()
     model.reply(tool_calls=[("recall_memory", {"query": "numbers"})])
     model.reply("one two three four five", until=goes_on, after=2)
@@ -118,7 +120,7 @@ async def test_a_question_whose_answer_failed_is_asked_anew(browser: Browser, ap
         await expect(page.locator(".turn.user")).to_have_count(2)
 
 
-async def test_words_of_a_turn_are_struck_after_a_look_at_where_they_stand(browser: Browser, api: Api) -> None:
+async def test_words_of_a_turn_are_redacted_after_their_places_were_shown(browser: Browser, api: Api) -> None:
     async with api.client() as ann:
         said = ["My password is Zebrafish-77.", "Never share Zebrafish-77."]
         turns = [{"role": role, "content": text} for role, text in zip(("user", "assistant"), said, strict=True)]

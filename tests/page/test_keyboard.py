@@ -10,7 +10,7 @@ from test_all_screens import PANELS, fill, screens
 
 
 @pytest.mark.nightly
-async def test_every_action_is_reached_by_keyboard_and_escape_closes_what_was_opened(
+async def test_every_action_is_reached_by_keyboard_and_escape_closes_panels(
     browser: Browser, api: Api, model: MemoryServer
 ) -> None:
     run = await fill(api, ["The museum opens at ten.", "Good to know: **ten**."], model)

@@ -37,9 +37,7 @@ async def edit(page: Page, content: str) -> None:
     await page.get_by_role("button", name="Save").click()
 
 
-async def test_a_corrected_memory_is_what_the_next_answer_is_made_from(
-    browser: Browser, api: Api, model: MemoryServer
-) -> None:
+async def test_the_next_answer_uses_a_corrected_memory(browser: Browser, api: Api, model: MemoryServer) -> None:
     async with api.client() as ann:
         for content in ("Ann's corgi is called Sesame.", "Ann's tram is the number 16."):
             await ann.post("/api/memories", json={"content": content})
@@ -132,7 +130,7 @@ async def test_a_question_is_settled_and_a_memory_rated_and_forgotten(browser: B
             assert (await ann.get("/api/memories")).json()["items"] == []
 
 
-async def test_the_written_profile_stands_above_its_lines_and_links_to_them(browser: Browser, api: Api) -> None:
+async def test_the_profile_text_is_shown_above_its_lines_and_links_to_them(browser: Browser, api: Api) -> None:
     async with api.client() as ann:
         for content in ("I live in Berlin.", "I like tea."):
             await ann.post("/api/memories", json={"content": content})

@@ -23,7 +23,7 @@ INSERT INTO usage SELECT %(tenant)s, current_date, 'person-' || n, 'agent', 'ans
 FROM generate_series(1, 120) n"""
 
 
-async def test_events_arrive_are_filtered_and_show_what_followed_from_them(browser: Browser, api: Api) -> None:
+async def test_events_arrive_are_filtered_and_show_their_effects(browser: Browser, api: Api) -> None:
     async with api.client() as ann, signed_in(browser, api, "#/threads/t/events") as page:
         await expect(page.get_by_text("No events yet")).to_be_visible()
         await ann.post("/api/threads/t/answers", json={"message": "Hello <b>there</b>"})
@@ -72,9 +72,7 @@ async def test_operators_follow_the_events_of_all_conversations_also_after_a_los
         await expect(rows.last).to_contain_text("Said in u")
 
 
-async def test_operators_see_what_followed_from_another_persons_event_but_not_what_was_said(
-    browser: Browser, api: Api
-) -> None:
+async def test_operators_see_the_effects_of_another_persons_event_but_not_its_words(browser: Browser, api: Api) -> None:
     async with api.client() as ann:
         said = {"message": "My corgi is called Sesame."}
         assert (await ann.post("/api/threads/t/answers", json=said)).status_code == 201
@@ -168,7 +166,7 @@ async def test_activity_is_plotted_with_its_sums_and_named_in_both_languages(bro
             await expect(page.get_by_role("button", name="修改 协调者")).to_be_visible()
 
 
-async def test_operators_change_an_agent_by_keyboard_and_take_it_back(browser: Browser, api: Api) -> None:
+async def test_operators_change_an_agent_by_keyboard_and_undo_the_change(browser: Browser, api: Api) -> None:
     opened = signed_in(browser, api, "#/access", role="admin", language="zh")
     async with api.client(role="admin") as root, opened as page:
         before = (await root.get("/admin/ai-agent/agents/essay")).json()

@@ -178,7 +178,7 @@ async def test_keys_that_cannot_be_renewed_end(provider: Provider, monkeypatch: 
 @pytest.mark.parametrize(
     "wrong", [{"jwt_audience": None}, {"jwt_issuer": "turnlog"}, {"jwt_jwks_url": "http://idp.example/keys"}]
 )
-def test_half_an_issuer_is_refused(provider: Provider, wrong: dict[str, Any]) -> None:
+def test_an_incomplete_issuer_is_refused(provider: Provider, wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidSetting):
         outside_issuer(provider.settings().model_copy(update=wrong))
 
@@ -212,7 +212,7 @@ async def test_claims_of_a_wrong_type_are_refused_by_name(provider: Provider) ->
         assert re.search(rf"{next(iter(changed))}|claim format|[Ss]ubject", str(refused.value))
 
 
-async def test_only_a_token_without_scopes_has_all_of_its_role(provider: Provider) -> None:
+async def test_only_a_token_without_scopes_has_all_rights_of_its_role(provider: Provider) -> None:
     none, foreign, listed, text = await use(
         provider.settings(),
         token(),
@@ -231,7 +231,7 @@ JSON_VALUES = st.recursive(
 )
 
 
-def test_no_type_of_a_claim_gives_more_than_the_claim_says(provider: Provider) -> None:
+def test_a_claim_of_any_type_grants_no_additional_rights(provider: Provider) -> None:
     """A token is refused, or its identity contains exactly the texts and numbers of its claims."""
     issuer = outside_issuer(provider.settings(jwt_tenant_claim="org", jwt_role_claim="groups"))
     assert issuer is not None

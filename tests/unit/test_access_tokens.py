@@ -139,7 +139,7 @@ def test_without_a_secret_the_home_gets_a_private_one(tmp_path: Path) -> None:
         load_settings(api_secret="too short")
 
 
-def test_require_names_what_is_missing() -> None:
+def test_require_names_the_missing_scope_or_role() -> None:
     ANN.require("read")
     with pytest.raises(Forbidden, match="'write'"):
         ANN.require("write")
@@ -151,7 +151,7 @@ def test_require_names_what_is_missing() -> None:
     ("role", "scopes"),
     [("root", None), ("user", ["fly"]), ("user", ["operate"]), ("admin", ["act-as-user"]), ("user", [])],
 )
-def test_a_token_is_not_granted_what_its_role_cannot_have(role: str, scopes: list[str] | None) -> None:
+def test_a_token_is_not_granted_scopes_that_its_role_cannot_have(role: str, scopes: list[str] | None) -> None:
     with pytest.raises(InvalidGrant):
         granted("acme", "ann", role, scopes, None, key=False)
 

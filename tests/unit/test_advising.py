@@ -35,7 +35,7 @@ def test_the_sample_has_as_many_rows_as_it_says_each_with_an_id_of_its_own() -> 
         assert len({row.id for row in table}) == len(table)
 
 
-def test_what_the_sample_refers_to_is_in_it() -> None:
+def test_all_references_of_the_sample_are_in_it() -> None:
     known, owners = {row.id for row in schools()}, {row.id for row in applicants()}
     for table in (cases(), deadlines(), posts()):
         assert {row.school_id for row in table} - {None} <= known
@@ -96,7 +96,7 @@ def test_tiers_begin_where_the_prompt_says(probability: float, name: str) -> Non
 
 
 @given(GPAS, st.integers(1, 30))
-def test_a_recommendation_has_some_of_each_tier_there_is(gpa: float, count: int) -> None:
+def test_a_recommendation_has_schools_of_each_available_tier(gpa: float, count: int) -> None:
     profile = Profile(gpa=gpa)
     there = {chance(profile, known).tier for known in schools()}
     chosen = recommended(profile, schools(), count, ["reach", "match", "safety"])
@@ -123,7 +123,7 @@ def test_words_are_counted_in_both_languages(text: str, count: int) -> None:
     assert words(text) == count
 
 
-def test_a_review_counts_what_can_be_counted() -> None:
+def test_a_review_counts_words_sentences_and_stock_phrases() -> None:
     text = "Since the dawn of time people sang. I carried 2 buckets.\n\nIt was raining in the garden"
     found = review(text, {"prompt": "Describe a garden that taught you something", "word_limit": 10})
     assert found["over_limit_by"] == found["words"] - 10 == 7

@@ -20,18 +20,18 @@ PLACE = ("acme", "acme/2023-05/t-2.parquet")
 KEYS = KeysAtHand()
 
 
-def test_only_what_is_in_clear_is_sealed_and_all_opens_again() -> None:
+def test_only_unencrypted_events_are_sealed_and_all_can_be_opened() -> None:
     first, second = sealed([CLEAR, OF_ANN], KEYS, *PLACE)
     assert b"GPA" not in first.envelope
     assert second == OF_ANN
     assert unsealed([first, second], KEYS, *PLACE) == [CLEAR, OF_ANN]
 
 
-def test_without_keys_it_is_in_the_file_as_in_the_log() -> None:
+def test_without_keys_the_file_contains_the_event_unencrypted() -> None:
     assert sealed([CLEAR], None, *PLACE) == [CLEAR] == unsealed([CLEAR], None, *PLACE)
 
 
-def test_what_does_not_open_is_a_damaged_file_for_which_the_log_is_read() -> None:
+def test_a_file_that_cannot_be_opened_is_damaged_and_the_log_is_read_instead() -> None:
     [row] = sealed([CLEAR], KEYS, *PLACE)
     with pytest.raises(ArchiveDamaged, match="of tenant 'acme', which is lost or not given"):
         unsealed([row], None, *PLACE)

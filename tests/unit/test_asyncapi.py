@@ -44,7 +44,7 @@ def references(part: Any) -> Iterator[str]:
             yield from references(one)
 
 
-def test_document_in_docs_is_what_the_code_gives() -> None:
+def test_document_in_docs_is_current() -> None:
     assert (ROOT / "docs/asyncapi.json").read_text("utf-8") == text(), (
         "run python -m turnlog.consumers.workers.asyncapi > docs/asyncapi.json"
     )

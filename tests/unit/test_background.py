@@ -51,7 +51,7 @@ def test_a_second_up_is_refused_while_the_first_one_starts(up: psutil.Process, t
         pass
 
 
-def test_a_pid_that_another_process_has_now_is_no_up(tmp_path: Path) -> None:
+def test_a_pid_reused_by_another_process_is_not_an_up(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
     lock_path(settings).write_text(f"{psutil.Process().pid} ready")
     assert running_pid(settings) is None

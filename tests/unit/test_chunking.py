@@ -64,7 +64,7 @@ def test_thinking_images_tool_calls_and_system_prompts_make_no_chunk() -> None:
     assert chunks(turn((*blocks, TextBlock(text="the answer")), "assistant"))[0].text == "the answer"
 
 
-def test_what_only_repeats_memory_makes_no_chunk() -> None:
+def test_turns_that_only_repeat_memory_make_no_chunk() -> None:
     found = turn('{"items": [{"text": "Ann: I have a corgi"}]}', role="tool", name="recall_memory", tool_call_id="c1")
     quoted = turn("[offline, no language model configured] I found:", role="assistant", model="offline-extractive")
 
@@ -73,12 +73,12 @@ def test_what_only_repeats_memory_makes_no_chunk() -> None:
     assert chunks(turn("12 degrees", role="tool", name="weather", tool_call_id="c2"))
 
 
-def test_events_that_are_no_turns_make_no_chunk() -> None:
+def test_events_other_than_turns_make_no_chunk() -> None:
     event = turn("x").event.model_copy(update={"data": ThreadOpened(label="words")})
     assert chunks(Recorded(event=event, seq=1, partition=0, stored_at=event.time)) == []
 
 
-def test_of_a_tool_result_only_the_beginning_is_kept() -> None:
+def test_only_the_beginning_of_a_tool_result_is_kept() -> None:
     output = "line of output. " * 1000
     block = ToolResultBlock(tool_use_id="1", content=(TextBlock(text=output),))
     for recorded in (turn(output, "tool"), turn((block,), "user"), turn((block,), "tool")):
@@ -128,7 +128,7 @@ def test_no_piece_is_too_long_and_no_character_is_lost(text: str) -> None:
     assert chunks(turn(text)) == made
 
 
-def test_of_many_short_sentences_each_is_counted_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_of_many_short_sentences_is_counted_only_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = 0
 
     def count(text: str) -> float:
@@ -158,7 +158,7 @@ def test_a_long_text_without_any_border_is_cut_too() -> None:
         ),
     ],
 )
-def test_of_a_huge_turn_a_bounded_beginning_is_chunked(sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_bounded_beginning_of_a_huge_turn_is_chunked(sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The work is counted: seven megabytes need as much as one megabyte, with or without sentence ends."""
     measured: list[int] = []
 

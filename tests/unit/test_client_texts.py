@@ -71,6 +71,6 @@ def test_own_words_are_the_same_with_and_without_additions(before: str, after: s
 @pytest.mark.parametrize(
     "text", ["<p>\nI'm vegan.\n</p>", "<b>Hi</b>\nI'm vegan.", "Use <Enter> to go on.\nI'm vegan.", "<3 I'm vegan"]
 )
-def test_formatting_and_keys_are_the_persons(text: str) -> None:
+def test_formatting_and_keys_belong_to_the_persons_words(text: str) -> None:
     assert contents(text) == ["Diet: vegan"]
     assert without_additions(text) == text

@@ -33,7 +33,7 @@ def envelope(**changes: Any) -> bytes:
 
 
 @given(TEXT, IDS, TENANTS, st.none() | IDS, st.dictionaries(TEXT, JSON, max_size=3), st.timezones())
-def test_what_is_encoded_decodes_to_the_same(
+def test_an_encoded_event_decodes_to_an_equal_event(
     text: str, thread: str, tenant: str, user: str | None, given_input: dict[str, Any], zone: Any
 ) -> None:
     data = TurnRecorded(role="user", content=(*BLOCKS, ToolUseBlock(id="c", name=text, input=given_input)), name=text)
@@ -108,7 +108,7 @@ def test_a_lone_surrogate_is_replaced_before_it_is_stored() -> None:
         (envelope(dataschema="urn:turnlog:thread_opened:1"), "does not fit type"),
     ],
 )
-def test_what_is_no_event_is_refused_with_the_reason(body: bytes, reason: str) -> None:
+def test_malformed_events_are_refused_with_the_reason(body: bytes, reason: str) -> None:
     with pytest.raises(InvalidEvent, match=re.escape(reason)):
         decode(body)
 
@@ -160,7 +160,7 @@ TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
         f"ff-{TRACE}-{SPAN}-01",
     ],
 )
-def test_a_traceparent_that_is_none_is_left_out_and_the_event_kept(traceparent: Any) -> None:
+def test_a_malformed_traceparent_is_left_out_and_the_event_kept(traceparent: Any) -> None:
     found = decode(envelope(traceparent=traceparent))
     assert (found.traceparent, found.type) == (None, "turn_recorded")
     assert decode(envelope(traceparent=f"00-{TRACE}-{SPAN}-01")).traceparent == f"00-{TRACE}-{SPAN}-01"

@@ -85,7 +85,7 @@ def parse(words: list[str]) -> None:
         command.make_context(name, rest, parent=context).close()
 
 
-def test_parsing_refuses_an_option_that_is_none() -> None:
+def test_parsing_refuses_an_unknown_option() -> None:
     with pytest.raises(Exception, match="No such option"):
         parse(["worker", "projectors", "--shards", "3"])
 

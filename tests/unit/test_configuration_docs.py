@@ -96,7 +96,7 @@ def test_common_variable_keeps_its_name_and_default(name: str) -> None:
         ({"OPENAI_EMBEDDING_MODEL": "text-embedding-3-large"}, "text-embedding-3-large"),
     ],
 )
-def test_embeddings_are_by_a_model_that_the_server_has(
+def test_the_default_embedding_model_is_one_of_the_server(
     given: dict[str, str], model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With only OpenAI's key, the model is one of OpenAI's, which has no embedding-3."""
@@ -145,5 +145,5 @@ def test_variables_with_the_names_of_settings_are_not_read(monkeypatch: pytest.M
         ({"API_KEY": "sk"}, 120),
     ],
 )
-def test_an_answer_of_a_model_nearby_ends_sooner(given: dict[str, str], seconds: float) -> None:
+def test_the_time_limit_of_an_answer_is_shorter_for_a_local_model(given: dict[str, str], seconds: float) -> None:
     assert Settings.model_validate(given).answer_timeout_s == seconds

@@ -66,7 +66,7 @@ def test_without_relevant_turns_or_with_unknown_ones_nothing_changes() -> None:
     assert context(messages, (10**9,)).messages == context(messages).messages
 
 
-def test_when_everything_fits_everything_is_sent_as_ever() -> None:
+def test_when_everything_fits_everything_is_sent_unchanged() -> None:
     messages = chat(3)
     assert context(messages, (messages[0].seq,)).messages == context(messages).messages
 
@@ -99,7 +99,7 @@ def selected(*relevant: int, pin: Pin | None = None, lean: dict[int, int] | None
         ((9, 8), (4, 5, 6, 7)),
     ],
 )
-def test_the_best_get_room_first_and_what_is_shown_anyway_costs_nothing(
+def test_the_most_relevant_turns_get_room_first_and_turns_shown_anyway_cost_nothing(
     relevant: tuple[int, ...], middle: tuple[int, ...]
 ) -> None:
     """There are ten units of 10 tokens; tier 2 has room for four, three of them for relevant turns."""
@@ -109,7 +109,7 @@ def test_the_best_get_room_first_and_what_is_shown_anyway_costs_nothing(
     assert set(chosen.dropped) == set(range(8)) - set(middle)
 
 
-def test_one_that_is_too_large_leaves_its_room_to_the_next() -> None:
+def test_a_relevant_turn_that_is_too_large_leaves_its_room_to_the_next() -> None:
     assert selected(0, 1, lean={0: 35}).middle[0] == 1
     assert selected(0, 1, lean={0: 50}).middle[0] == 1
 

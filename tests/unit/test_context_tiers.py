@@ -129,7 +129,7 @@ def test_tier_two_is_condensed_and_tier_three_is_not() -> None:
     assert thoughts == [None, "<thinking>so</thinking>"]
 
 
-def test_what_is_thinking_alone_is_left_out_of_tier_two_and_the_receipt_says_so() -> None:
+def test_turns_with_only_thinking_are_left_out_of_tier_two_and_the_receipt_says_so() -> None:
     messages = [*chat(60), user(), assistant([text(""), thinking("hm")]), *chat(6), user("so?")]
     built = context(messages, window=8_000, settings=ContextSettings(keep_thinking=True))
     silent = messages[121].seq
@@ -200,7 +200,7 @@ def test_the_question_stays_in_a_long_run_of_tools() -> None:
     assert built.messages[-1]["role"] == "tool"
 
 
-def test_a_giant_in_the_middle_does_not_hide_what_came_before() -> None:
+def test_a_huge_turn_in_the_middle_does_not_hide_earlier_turns() -> None:
     messages = [*chat(20), user("paste " * 5_000), *chat(10)]
     built = context(messages, window=8_000)
     giant = messages[40].seq
@@ -274,7 +274,7 @@ def test_the_prefix_stays_the_same_for_many_turns() -> None:
     assert all(built.messages[:2] == contexts[0].messages[:2] for built in contexts)
 
 
-def test_big_tool_results_do_not_move_the_start_of_tier_two_to_and_fro() -> None:
+def test_large_tool_results_do_not_move_the_start_of_tier_two_back_and_forth() -> None:
     messages = chat(100)
     starts = []
     for n in range(50):

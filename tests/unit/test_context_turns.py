@@ -52,7 +52,7 @@ def test_a_second_result_for_a_call_is_left_out_with_a_reason() -> None:
     assert [(remark.seq, remark.reason) for remark in turns.dropped] == [(again.seq, "second result for the same call")]
 
 
-def test_a_result_without_its_call_is_shown_as_text_but_not_as_the_users() -> None:
+def test_a_result_without_its_call_is_shown_as_text_but_not_as_the_users_words() -> None:
     orphan = tool("gone", "the weather is fine")
     turns = group([user(), orphan])
     assert sent(turns)[1] == {"role": "assistant", "content": f"{ORPHAN}\nthe weather is fine"}
@@ -63,7 +63,7 @@ def test_a_result_that_names_no_call_is_shown_as_text() -> None:
     assert roles(sent(group([tool(None, "x")]))) == ["assistant"]
 
 
-def test_a_result_before_its_call_is_no_answer_to_it() -> None:
+def test_a_result_before_its_call_does_not_answer_it() -> None:
     wires = sent(group([tool("a", "early"), assistant("", "a")]))
     assert roles(wires) == ["assistant", "assistant", "tool"]
     assert wires[2]["content"] == NO_RESULT

@@ -65,7 +65,7 @@ def test_tool_result_blocks_become_tool_messages_before_the_users_words() -> Non
     ]
 
 
-def test_an_error_of_a_tool_is_told() -> None:
+def test_an_error_of_a_tool_is_marked() -> None:
     assert wire(user([tool_result("c1", "no such file", is_error=True)]))[0]["content"] == "[error] no such file"
 
 
@@ -145,7 +145,9 @@ CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "
         ([{"role": "assistant", "content": None, "tool_calls": []}], "content is missing"),
     ],
 )
-def test_the_validator_finds_what_the_api_would_refuse(messages: list[dict[str, object]], problem: str) -> None:
+def test_the_validator_finds_messages_that_the_api_would_refuse(
+    messages: list[dict[str, object]], problem: str
+) -> None:
     assert any(problem in found for found in validate_openai_messages(messages))
 
 

@@ -20,7 +20,7 @@ END = Answered("t", UUID(int=1), UUID(int=2), 1, None, "")
         ([], ["You ran."], "You ran."),
     ],
 )
-def test_no_text_is_shown_twice_unless_it_differs(first: list[str], second: list[str], shown: str) -> None:
+def test_a_restart_repeats_the_shown_text_only_if_it_differs(first: list[str], second: list[str], shown: str) -> None:
     answer = Continued("|")
     pieces = [answer.said(Text(text)) for text in first]
     answer.said(Restarted())
@@ -28,7 +28,7 @@ def test_no_text_is_shown_twice_unless_it_differs(first: list[str], second: list
     assert "".join([*pieces, answer.said(END)]) == shown
 
 
-def test_the_text_after_a_tool_is_one_of_its_own() -> None:
+def test_a_restart_after_a_tool_repeats_no_earlier_text() -> None:
     answer = Continued("|")
     pieces = [answer.said(Text("Let me look. "))]
     answer.said(ToolUsed("1", "recall_memory", "{}"))

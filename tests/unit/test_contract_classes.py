@@ -16,7 +16,7 @@ from turnlog.events.contracts import (
 )
 
 
-def test_a_contract_with_personal_fields_says_whose_words_they_are() -> None:
+def test_a_contract_with_personal_fields_declares_whose_words_they_are() -> None:
     with pytest.raises(TypeError, match="MIXES_SPEAKERS"):
 
         class Forgotten(EventContract):
@@ -26,7 +26,7 @@ def test_a_contract_with_personal_fields_says_whose_words_they_are() -> None:
             text: str
 
 
-def test_a_contract_with_an_error_text_says_so() -> None:
+def test_a_contract_with_an_error_text_declares_it() -> None:
     with pytest.raises(TypeError, match="QUOTES_ERRORS"):
 
         class Failed(EventContract):
@@ -36,7 +36,7 @@ def test_a_contract_with_an_error_text_says_so() -> None:
             error: str | None = None
 
 
-def test_what_mixes_the_words_of_several_speakers_is_overwritten_in_shared_threads() -> None:
+def test_events_that_mix_words_of_several_speakers_are_overwritten_in_shared_threads() -> None:
     assert {name for name, contract in CONTRACTS.items() if contract.PERSONAL and contract.MIXES_SPEAKERS} == {
         "answer_receipt",
         "checkpoint_saved",
@@ -53,7 +53,7 @@ def test_what_mixes_the_words_of_several_speakers_is_overwritten_in_shared_threa
     }
 
 
-def test_removals_archiving_and_conversation_are_what_the_engine_relies_on() -> None:
+def test_removing_archiving_and_conversing_contracts_are_classified_as_the_engine_expects() -> None:
     assert {"thread_deleted", "erased"} == REMOVALS
     assert {"thread_archived", "thread_restored"} == ARCHIVING
     assert not {name for name, contract in CONTRACTS.items() if contract.CONVERSES and contract.REMOVES}

@@ -75,7 +75,7 @@ def test_version_one_of_a_turn_becomes_the_turn_of_today() -> None:
     }
 
 
-def test_every_contract_has_a_sample_and_there_is_a_golden_file_for_every_version_and_none_else() -> None:
+def test_every_contract_has_a_sample_and_every_version_exactly_one_golden_file() -> None:
     assert {data.type for data in EVERY_CONTRACT} == set(CONTRACTS)
     assert {path.name for path in GOLDEN.glob("*.json")} == {f"{name}.v{v}.json" for name, v in EVERY_VERSION}
 

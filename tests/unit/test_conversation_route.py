@@ -60,7 +60,7 @@ async def test_a_route_that_is_trusted_less_needs_more() -> None:
     assert await chosen("improve my essay draft outline", (doubtful,)) == "essay"
 
 
-async def test_the_node_looks_at_the_latest_question_and_clears_what_the_last_turn_looked_up() -> None:
+async def test_the_node_reads_the_latest_question_and_clears_results_of_the_last_turn() -> None:
     node = nodes(*ROUTES).route
     messages = [HumanMessage("帮我写文书大纲"), AIMessage("好的"), HumanMessage("thanks!")]
     first = await node({"messages": messages[:1], "user_id": "ann", "conversation_id": "c"})
@@ -82,7 +82,7 @@ async def test_the_node_looks_at_the_latest_question_and_clears_what_the_last_tu
     ("given", "says"),
     [({"kb_prefix": "memories"}, "single users"), ({"kb_prefix": "a.b"}, "label"), ({"patterns": ("(",)}, "pattern")],
 )
-def test_a_route_that_cannot_be_is_refused_when_it_is_made(given: dict[str, Any], says: str) -> None:
+def test_an_invalid_route_is_refused_when_it_is_made(given: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidRoute, match=says):
         Route("bad", **given)
 

@@ -74,13 +74,13 @@ async def test_documents_that_no_vector_ranked_are_left_out_and_debug_says_so() 
     assert update == {"retrieval_results": [], "debug": {"route": "essay", "retrieve": NO_VECTORS}}
 
 
-def test_an_item_says_its_text_or_all_it_holds() -> None:
+def test_an_item_is_shown_as_its_text_or_as_json() -> None:
     assert item_text({"text": " tea "}) == "tea"
     assert item_text({"content": "green", "kind": "x"}) == "green"
     assert item_text({"school": "MIT", "rank": 1}) == '{"school": "MIT", "rank": 1}'
 
 
-async def test_memories_of_the_user_and_of_nobody_else_are_recalled() -> None:
+async def test_only_the_users_own_memories_are_recalled() -> None:
     store, node = words_store(), nodes().recall
     users = ("ann@example.org", "ann@example%2Eorg", "ann@example", "ann")
     for user in users:

@@ -92,7 +92,7 @@ def written() -> dict[str, int]:
     return found
 
 
-def test_every_code_has_a_status_on_purpose() -> None:
+def test_every_code_has_a_deliberate_status() -> None:
     known = codes() | written().keys()
     assert len(known) > 90 and len(written()) > 10
     assert written().items() <= STATUS.items()
@@ -101,11 +101,11 @@ def test_every_code_has_a_status_on_purpose() -> None:
     assert STATUS.keys() & NEVER_OVER_HTTP == set()
 
 
-def test_tables_of_other_faces_name_codes_that_exist() -> None:
+def test_tables_of_other_interfaces_name_codes_that_exist() -> None:
     assert {*CATEGORIES, *REFUSALS, *CODES} - codes() == set()
 
 
-def test_every_code_has_words_for_a_person_on_purpose() -> None:
+def test_every_code_has_a_deliberate_message_for_people() -> None:
     assert (STATUS.keys() & codes()) - {*CATEGORIES, *REFUSALS} == set(), (
         "add them to one table of agent/answering/fallback.py"
     )
@@ -165,7 +165,7 @@ def test_a_person_who_can_only_wait_is_never_told_something_unknown() -> None:
     assert [code for code in waits if category_of(code) == "unknown"] == []
 
 
-def test_rows_that_are_late_are_a_reason_to_ask_again() -> None:
+def test_late_rows_are_reported_as_retryable() -> None:
     answer = problem_of(NotProjectedInTime("messages did not reach sequence 9"))
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
 

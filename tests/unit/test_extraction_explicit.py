@@ -85,12 +85,12 @@ def test_a_request_to_remember_is_stored(text: str, content: str) -> None:
         "记住了，谢谢！",
     ],
 )
-def test_what_is_no_request_stores_nothing(text: str) -> None:
+def test_sentences_that_are_not_requests_store_nothing(text: str) -> None:
     assert contents(text) == []
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_of_phrasings_that_people_may_use_nearly_all_requests_are_stored_and_nearly_nothing_else(language: str) -> None:
+def test_nearly_all_phrasings_of_requests_are_stored_and_nearly_nothing_else(language: str) -> None:
     """Each line contains a person's text and the words that its memory must contain; null if it is no request."""
     lines = [json.loads(line) for line in (PHRASINGS / f"{language}.jsonl").read_text("utf-8").splitlines()]
     stored = {text: [one.content.lower() for one in found(text) if one.origin == "explicit"] for text, _ in lines}
@@ -106,13 +106,13 @@ def _holds(content: str, says: str) -> bool:
     return all(word in content for word in says.lower().split())
 
 
-def test_a_rule_gives_what_is_remembered_its_key_so_that_it_can_be_contradicted() -> None:
+def test_a_rule_gives_a_remembered_statement_its_key_so_that_it_can_be_contradicted() -> None:
     first, second = found("记住我的名字是 Bob", "Please remember that my name is Rob.")
     assert (first.dedupe_key, first.value, first.rule) == ("name", "Bob", "name")
     assert (second.dedupe_key, second.value) == ("name", "Rob")
 
 
-def test_what_no_rule_covers_is_kept_in_the_users_words_beside_what_one_does() -> None:
+def test_statements_without_a_rule_are_stored_in_the_users_words() -> None:
     made = found("Remember that my name is Bob and the safe behind the picture opens with 77-31-05.")
     assert [one.content for one in made] == [
         "Name is Bob",
@@ -120,7 +120,7 @@ def test_what_no_rule_covers_is_kept_in_the_users_words_beside_what_one_does() -
     ]
 
 
-def test_a_list_after_the_colon_is_a_memory_a_line() -> None:
+def test_each_line_of_a_list_after_a_colon_is_a_memory() -> None:
     text = "请记住：\n- 我不吃辣\n- 周三不上班\n\n谢谢！"
     assert contents(text) == ["我不吃辣", "周三不上班"]
     assert all(one.source.quote in text for one in found(text))
@@ -136,17 +136,17 @@ def test_a_list_after_the_colon_is_a_memory_a_line() -> None:
         ("remember that the bin goes out on Mondays", "FACT"),
     ],
 )
-def test_the_kind_follows_from_what_is_said(text: str, kind: str) -> None:
+def test_the_kind_follows_from_the_statement(text: str, kind: str) -> None:
     assert found(text)[0].kind == kind
 
 
-def test_what_was_refused_says_why() -> None:
+def test_a_refused_request_has_a_reason() -> None:
     assert "no-request" in rejection_reasons("I remember that day well.")
     assert "says-nothing" in rejection_reasons("Remember when we met.")
     assert "question" in rejection_reasons("Can you remember my name?")
 
 
-def test_a_statement_beside_a_request_is_read_by_the_rules_as_ever() -> None:
+def test_a_statement_beside_a_request_is_still_read_by_the_rules() -> None:
     looked = apply_rules("I live in Berlin. Remember that the bin goes out on Mondays.")
     assert [(one.content, one.origin) for one in looked.findings] == [
         ("the bin goes out on Mondays", "explicit"),
@@ -176,5 +176,5 @@ def test_a_request_to_forget_everything_is_understood(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["Forget it", "Forget everything about my job", "Delete everything", "别忘了我的一切", "我忘了一切"]
 )
-def test_other_words_are_no_request_to_forget_everything(text: str) -> None:
+def test_other_sentences_are_not_requests_to_forget_everything(text: str) -> None:
     assert not asks_to_forget_all(text)

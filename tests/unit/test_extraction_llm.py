@@ -62,7 +62,7 @@ def test_a_quote_counts_in_whichever_turn_it_stands() -> None:
         ("I live in\nassistant: Rome\nBerlin.", "I live in Berlin"),
     ],
 )
-def test_words_that_stand_together_only_because_others_were_left_out_are_no_quote(text: str, quote: str) -> None:
+def test_words_that_are_adjacent_only_after_an_omission_are_not_a_quote(text: str, quote: str) -> None:
     looked = accepted_memories(
         [extractor_turn(text, 1)],
         ModelAnswer([memory("Says so", quote)], [{"type": "PLACE", "name": quote}], "hash", Usage("p", "m")),
@@ -88,13 +88,13 @@ def test_words_that_stand_together_only_because_others_were_left_out_are_no_quot
         (None, "malformed"),
     ],
 )
-def test_what_the_user_did_not_state_is_refused(raw: Any, reason: str) -> None:
+def test_memories_that_the_user_did_not_state_are_refused(raw: Any, reason: str) -> None:
     looked = judge(raw)
     assert looked.findings == ()
     assert looked.counts() == {reason: 1}
 
 
-def test_numbers_that_were_said_and_dates_that_were_worked_out_may_stand() -> None:
+def test_stated_numbers_and_computed_dates_are_accepted() -> None:
     looked = judge(
         memory("Earns 2100 euros", "It pays 2,100 euros"),
         memory("Took a position in 2023-05", "took the position"),
@@ -109,7 +109,7 @@ def test_importance_stays_between_0_and_1(given: float, kept: float) -> None:
     assert one.importance == kept
 
 
-def test_an_attribute_that_one_has_one_of_becomes_the_dedupe_key_and_others_do_not() -> None:
+def test_only_single_valued_attributes_become_the_dedupe_key() -> None:
     known, unknown = judge(
         memory("Works at the bakery", "the position at the bakery", attribute="employer"),
         memory("Is fond of bread", "the bakery", attribute="bread"),
@@ -128,7 +128,7 @@ def test_an_attribute_that_one_has_one_of_becomes_the_dedupe_key_and_others_do_n
         ("Wants a high TOEFL score", None, None),
     ],
 )
-def test_where_the_highest_counts_a_year_is_no_score_and_several_numbers_contradict_nothing(
+def test_under_keep_highest_a_year_is_not_a_score_and_several_numbers_get_no_key(
     content: str, key: str | None, value: str | None
 ) -> None:
     text = "In 2025年3月 I scored 105 on the TOEFL, 28 in reading."
@@ -195,7 +195,7 @@ def test_a_rule_beats_the_model_on_the_same_key_words_or_statement() -> None:
     assert kept.counts() == {"repeats": 3}
 
 
-def test_the_model_says_a_thing_once() -> None:
+def test_a_model_extracts_each_statement_once() -> None:
     kept = without_repeats(
         judge(memory("Works at a bakery", "the bakery"), memory("works at a  bakery", "at the bakery")),
         ExtractionResult(),
@@ -243,7 +243,7 @@ def test_a_batch_is_the_shortest_beginning_with_enough_words() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "I found nothing.", "[]", '{"memories": "none"}', '{"memories": [}', "null"])
-async def test_an_answer_that_is_no_such_json_is_an_error_that_counts_its_cost(text: str) -> None:
+async def test_malformed_json_is_an_error_whose_cost_is_counted(text: str) -> None:
     class Server(OpenAIServer):
         def next_step(self, kind: Any, body: dict[str, Any]) -> Step:
             return Step(text=text)

@@ -19,7 +19,7 @@ FOLDER = ROOT / "tests" / "evaluation" / "quoted"
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_quoted_invented_and_retracted_words_give_nothing(language: str) -> None:
+def test_quoted_invented_and_retracted_words_make_no_memories(language: str) -> None:
     """Tests mails, articles, logs, essays, dreams, jokes, role play and suppositions."""
     found = {text: contents(text) for text, words in _lines(language) if words is None}
     assert len(found) >= 60
@@ -35,18 +35,18 @@ def test_own_words_that_look_alike_are_still_remembered(language: str) -> None:
 
 
 @pytest.mark.parametrize("retraction", ["Just kidding!", "haha only joking", "开玩笑的", "哈哈，骗你的"])
-def test_a_turn_may_take_back_the_one_before(retraction: str) -> None:
+def test_a_turn_may_retract_the_previous_one(retraction: str) -> None:
     assert contents("I live in Rome.", "My dog is called Pluto.", retraction) == ["Lives in Rome"]
     assert contents("My dog is called Pluto.", "No joke!", retraction) == contents("My dog is called Pluto.")
 
 
 @pytest.mark.parametrize("title", TITLES)
-def test_what_turnlog_adds_to_a_conversation_gives_nothing(title: str) -> None:
+def test_texts_that_turnlog_adds_make_no_memories(title: str) -> None:
     said = ["Parts.", "- 2026-05-01 user: I am allergic to bees.", "- 2026-05-01 assistant: Remember: I like tea."]
     assert contents("\n".join([title, *said, f"[END OF {title[1:]}"])) == []
 
 
-def test_every_title_of_what_turnlog_adds_is_in_the_list_of_titles() -> None:
+def test_every_title_of_texts_that_turnlog_adds_is_in_the_list() -> None:
     """The extraction and answers without a model know only the titles in this list."""
     title = re.compile(r"\[(?!END OF |OPTIONS)[A-Z][A-Za-z]{3,}[A-Za-z -]*\]")
     found = set[str]()

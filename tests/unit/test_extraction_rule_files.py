@@ -34,7 +34,7 @@ def test_a_file_adds_rules_without_code(tmp_path: Path) -> None:
     assert [one.content for one in looked.findings] == ["Tea: oolong", "茶：龙井", "Name is Ann"]
 
 
-def test_a_rule_with_the_same_id_takes_the_place_of_turnlogs(tmp_path: Path) -> None:
+def test_a_rule_with_the_same_id_replaces_turnlogs_rule(tmp_path: Path) -> None:
     own = TEA.replace("rule.tea", "rule.gpa")
     rules = load_rules(file(tmp_path, own))
     assert len(rules.rules) == len(load_rules().rules)
@@ -102,7 +102,7 @@ def test_a_file_that_is_not_there_is_an_error_that_names_the_setting(tmp_path: P
         load_rules(tmp_path / "none.toml")
 
 
-def test_a_pattern_that_runs_away_is_stopped_and_its_rule_rests(tmp_path: Path) -> None:
+def test_a_slow_pattern_is_stopped_and_its_rule_disabled(tmp_path: Path) -> None:
     slow = TEA.replace("my tea is (?P<value>\\w+)", "(?P<value>(?:a|aa|a?a)+)[xyz]")
     extractor = Extractor(load_rules(file(tmp_path, slow)))
     looked = extractor.extract([extractor_turn("a" * 500), extractor_turn("My name is Ann.", 2)])

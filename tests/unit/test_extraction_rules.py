@@ -36,18 +36,18 @@ def test_the_opposite_of_a_taste_ends_it_and_does_not_confirm_it(first: str, sec
     assert held.valid == [findings[1].content]
 
 
-def test_whoever_has_left_an_employer_works_there_no_more_and_a_new_one_holds() -> None:
+def test_leaving_an_employer_ends_that_job_and_a_new_job_is_valid() -> None:
     held = decided(candidates("default", "ann", found("I work at Amazon.", "I resigned from Amazon last week.")))
     assert held.valid == ["Has left Amazon"]
     held = decided(candidates("default", "ann", found("I quit Amazon last week and I joined Lumen.")))
     assert held.valid == ["Works at Lumen"]
 
 
-def test_the_best_result_of_a_test_holds() -> None:
+def test_the_best_result_of_a_test_is_valid() -> None:
     assert {one.strategy for one in found("SAT 1480", "TOEFL 104", "ACT成绩33", "雅思7.5")} == {"KEEP_HIGHEST"}
 
 
-def test_the_rules_cover_the_seed_and_many_more_in_both_languages() -> None:
+def test_the_rules_cover_the_required_facts_and_many_more_in_both_languages() -> None:
     rules = load_rules().rules
     assert len(rules) >= 45
     assert {"gpa", "sat", "act", "toefl", "ielts", "class-rank", "target-school", "early-decision", "major"} <= {
@@ -71,7 +71,7 @@ def test_the_quote_is_the_sentence_as_it_stands_in_the_turn() -> None:
 
 
 @pytest.mark.parametrize("text", ["My GPA is 3.80.", "I live in Berlin now!", "我对花生过敏。", "我现在住在北京。"])
-def test_a_text_that_is_one_claim_is_a_finding_as_a_whole(text: str) -> None:
+def test_a_text_that_is_only_one_claim_is_one_finding(text: str) -> None:
     one = extractor_turn(text)
     extractor = Extractor(load_rules())
     assert [extractor.only_finding(one)] == list(extractor.extract([one]).findings)
@@ -88,7 +88,7 @@ def test_a_text_that_is_one_claim_is_a_finding_as_a_whole(text: str) -> None:
         "Is my GPA 3.8?",
     ],
 )
-def test_a_text_that_says_more_than_a_rule_reads_is_none(text: str) -> None:
+def test_a_text_that_says_more_than_one_claim_is_not_one_finding(text: str) -> None:
     assert Extractor(load_rules()).only_finding(extractor_turn(text)) is None
 
 
@@ -146,7 +146,7 @@ def test_each_strategy_is_that_of_a_rule(strategy: str, first: str, second: str,
         ("你好，我是小王。", "名字是小王"),
     ],
 )
-def test_a_greeting_or_a_sentence_of_its_own_gives_a_name(text: str, name: str) -> None:
+def test_a_greeting_or_a_separate_sentence_states_a_name(text: str, name: str) -> None:
     assert name in contents(text)
 
 
@@ -165,5 +165,5 @@ def test_a_greeting_or_a_sentence_of_its_own_gives_a_name(text: str, name: str) 
         *("He said: I'm Anna.", "I'm Marco if you like.", "我叫外卖", "我叫妈妈", "你好，我是小白", "你好，我是小学生"),
     ],
 )
-def test_a_state_or_a_kind_of_person_is_no_name(text: str) -> None:
+def test_a_state_or_a_kind_of_person_is_not_a_name(text: str) -> None:
     assert not [content for content in contents(text) if content.startswith(("Name", "名字"))]

@@ -322,5 +322,5 @@ NOT_READ = [
 
 
 @pytest.mark.parametrize("text", NOT_READ)
-def test_what_states_nothing_lasting_about_the_user_is_left_out(text: str) -> None:
+def test_sentences_without_a_lasting_fact_about_the_user_are_left_out(text: str) -> None:
     assert contents(text) == []

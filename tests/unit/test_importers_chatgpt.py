@@ -88,7 +88,7 @@ def test_hidden_and_empty_messages_are_skipped_and_counted(tmp_path: Path) -> No
     assert [turn.data.content for turn in imported(found)] == ["hello"]
 
 
-def test_every_content_type_keeps_what_it_says(tmp_path: Path) -> None:
+def test_every_content_type_keeps_its_text(tmp_path: Path) -> None:
     image = {"content_type": "image_asset_pointer", "asset_pointer": "file-service://file-1"}
     speech = {"content_type": "audio_transcription", "text": "spoken"}
     thought = {"summary": "Plan", "content": "first this"}

@@ -98,7 +98,7 @@ def test_the_branch_that_was_shown_last_is_imported(tmp_path: Path, leaf: str | 
     assert [item.reason for item in found if isinstance(item, Skipped)] == ["on a branch that was not shown last"]
 
 
-def test_loops_and_repeated_ids_end_in_words(tmp_path: Path) -> None:
+def test_loops_end_and_repeated_ids_are_reported(tmp_path: Path) -> None:
     first = message("1", "human", "one", parent_message_uuid="2")
     found = items(
         tmp_path,

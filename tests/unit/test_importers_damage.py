@@ -209,7 +209,7 @@ def test_any_value_replaced_by_junk_is_refused_or_read(format: Format, tmp_path:
     assert all(isinstance(item, ImportedTurn | Rejected | Skipped | Repeated) for item in found)
 
 
-def test_a_line_that_is_too_long_is_refused_by_its_number_and_never_in_memory_as_a_whole(
+def test_a_line_that_is_too_long_is_refused_by_its_number_and_never_read_into_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jsontext, "MAX_BYTES", SMALLER)

@@ -21,23 +21,23 @@ def test_the_due_times_around_a_moment(seconds: float, newest: datetime, followi
     assert NIGHTLY.after(moment) == following
 
 
-def test_nothing_is_owed_when_the_newest_due_time_was_run() -> None:
+def test_nothing_is_due_when_the_newest_due_time_was_run() -> None:
     assert NIGHTLY.owed(DUE, DUE + timedelta(hours=23)) is None
 
 
-def test_after_days_of_rest_only_the_newest_due_time_is_owed() -> None:
+def test_after_days_without_a_worker_only_the_newest_due_time_is_due() -> None:
     assert NIGHTLY.owed(DUE - timedelta(days=9), DUE + timedelta(hours=6)) == DUE
 
 
-def test_a_job_that_never_ran_is_owed_at_once() -> None:
+def test_a_job_that_never_ran_is_due_at_once() -> None:
     assert NIGHTLY.owed(None, DUE + timedelta(hours=6)) == DUE
 
 
-def test_three_in_the_morning_is_that_of_the_zone() -> None:
+def test_three_in_the_morning_is_in_the_configured_timezone() -> None:
     assert Schedule.of("0 3 * * *", "Asia/Shanghai").after(DUE) == datetime(2026, 11, 22, 19, tzinfo=UTC)
 
 
-def test_a_time_that_the_clocks_skip_is_due_behind_the_gap() -> None:
+def test_a_time_that_the_clocks_skip_is_due_after_the_gap() -> None:
     berlin = Schedule.of("30 2 * * *", "Europe/Berlin")
     assert berlin.after(datetime(2026, 3, 28, 12, tzinfo=UTC)) == datetime(2026, 3, 29, 1, tzinfo=UTC)
 

@@ -102,7 +102,7 @@ def test_another_process_goes_on_in_a_list_of_its_own_that_begins_with_the_first
     ]
 
 
-def test_a_chain_of_beginnings_is_cut_by_writing_the_list_whole() -> None:
+def test_a_long_chain_of_base_lists_is_cut_by_writing_a_complete_list() -> None:
     table, known = Table(), None
     for length in range(1, 3 * MAX_BASES):
         known = table.put(known and Known(known.source, known.items), list(range(length)))

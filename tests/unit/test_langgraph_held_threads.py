@@ -6,7 +6,7 @@ from weakref import ref
 from turnlog.consumers.langgraph.checkpoint.held_threads import Threads
 
 
-def test_the_threads_used_last_are_held_and_those_in_use() -> None:
+def test_recently_used_threads_and_those_in_use_are_kept() -> None:
     threads = Threads("acme", 2)
     in_use, unused = threads.get("in use"), ref(threads.get("unused"))
     recent = [ref(threads.get(name)) for name in ("one", "two")]
@@ -16,7 +16,7 @@ def test_the_threads_used_last_are_held_and_those_in_use() -> None:
     assert threads.get("in use") is in_use
 
 
-def test_words_are_forgotten_in_every_thread_but_those_that_are_written() -> None:
+def test_cached_words_are_dropped_except_in_threads_being_written() -> None:
     threads = Threads("acme", 1)
     written, idle = threads.get("written"), threads.get("idle")
     for held in (written, idle):

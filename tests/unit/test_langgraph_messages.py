@@ -58,7 +58,7 @@ def test_a_message_made_again_can_be_changed_copied_and_pickled(message: BaseMes
 
 
 @each_message
-def test_whatever_is_done_to_a_message_is_seen_and_reaches_no_other(message: BaseMessage) -> None:
+def test_every_kind_of_change_to_a_message_is_detected_and_affects_no_other(message: BaseMessage) -> None:
     for item in items_of(message):
         for name in message.__dict__:
             made, other = item.make(CODEC), item.make(CODEC)
@@ -114,7 +114,7 @@ CHANGES: list[Callable[[BaseMessage], object]] = [
 
 @pytest.mark.parametrize("change", CHANGES)
 @each_message
-def test_a_message_that_was_changed_is_seen_and_reaches_no_other(
+def test_a_changed_message_is_detected_and_affects_no_other(
     message: BaseMessage, change: Callable[[BaseMessage], object]
 ) -> None:
     for item in items_of(message):
@@ -127,7 +127,7 @@ def test_a_message_that_was_changed_is_seen_and_reaches_no_other(
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["put", "read"])
-def test_nothing_that_can_be_changed_is_in_two_messages(which: int) -> None:
+def test_two_messages_share_no_mutable_value(which: int) -> None:
     stored = [items_of(message)[which] for message in MESSAGES]
     made = [item.make(CODEC) for item in [*stored, *stored]]
     held = [value for message in made for value in vars(message).values() if type(value) in (dict, list)]

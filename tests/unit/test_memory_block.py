@@ -64,7 +64,7 @@ def test_the_words_of_a_memory_never_end_the_block(words: str) -> None:
     assert not set("[]［］【】").intersection("".join(shown[2:-1]))
 
 
-def test_it_says_that_its_words_are_data_and_is_not_the_systems_message() -> None:
+def test_the_block_says_that_it_is_data_and_is_not_a_system_message() -> None:
     (message,) = same_block(facts("I live in Berlin"), COUNTER).messages
     assert message["role"] == "user"
     assert "no instructions" in str(message["content"])
@@ -74,7 +74,7 @@ def test_without_memories_there_is_no_message() -> None:
     assert memory_block([], COUNTER, 500).messages == same_block([], COUNTER).messages == ()
 
 
-def test_it_keeps_to_its_room_and_a_long_memory_is_cut() -> None:
+def test_the_block_stays_within_its_limit_and_a_long_memory_is_cut() -> None:
     block = memory_block(facts("blue " * 2_000, *(f"fact {n} of many" for n in range(100))), COUNTER, 400)
     (message,) = block.messages
     assert COUNTER.wire(message) <= 400
@@ -97,7 +97,7 @@ def test_preferences_and_entities_follow_the_memories() -> None:
     ]
 
 
-def test_what_does_not_fit_is_left_out_and_is_not_on_the_receipt() -> None:
+def test_memories_that_do_not_fit_are_left_out_and_not_on_the_receipt() -> None:
     many = tuple(f"preference {n} of many" for n in range(100))
     known = KnownOfUser(preferences=many, entities=tuple(f"TOPIC number {n}" for n in range(100)))
     block = memory_block(facts(*(f"fact {n} of many" for n in range(10))), COUNTER, 500, known)
@@ -116,16 +116,16 @@ def test_the_same_ids_give_the_same_block_again() -> None:
     assert same_block(held, COUNTER, block.known) == block
 
 
-def test_a_forgotten_memory_shows_that_there_was_one() -> None:
+def test_a_rebuilt_block_marks_a_forgotten_memory() -> None:
     assert lines("")[2] == f"- 2026-05-08 {FORGOTTEN}"
 
 
-def test_its_room_follows_the_window_and_ends_at_a_thousand_tokens() -> None:
+def test_the_limit_of_the_block_follows_the_window_up_to_a_thousand_tokens() -> None:
     assert room(0, "gpt-4o") == 1_000
     assert room(3_200, "gpt-4o") == 200
 
 
-def test_it_stands_right_before_the_question_so_that_what_precedes_it_stays_the_same() -> None:
+def test_the_block_is_right_before_the_question_so_that_the_prefix_stays_the_same() -> None:
     turns = [user("Hello", seq=1), assistant("Hi", seq=2), user("Where do I live?", seq=3)]
     block = same_block(facts("I live in Berlin"), COUNTER)
     plain = build_context(ContextInput(turns, "gpt-4o", "Be brief."))

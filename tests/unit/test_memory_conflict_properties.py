@@ -48,7 +48,7 @@ def canonical(row: StoredMemory) -> str:
 
 @settings(max_examples=examples(300), deadline=None)
 @given(st.data(), histories, strategies)
-def test_order_of_arrival_does_not_change_what_holds_and_when(
+def test_the_order_of_arrival_does_not_change_validity(
     data: st.DataObject, history: list[tuple[str, int]], strategy: Strategy
 ) -> None:
     said = sayings(history, strategy)
@@ -59,7 +59,7 @@ def test_order_of_arrival_does_not_change_what_holds_and_when(
 
 @settings(max_examples=examples(200), deadline=None)
 @given(histories, strategies)
-def test_one_memory_of_a_key_holds_at_any_time(history: list[tuple[str, int]], strategy: Strategy) -> None:
+def test_one_memory_of_a_key_is_valid_at_any_time(history: list[tuple[str, int]], strategy: Strategy) -> None:
     rows = decided(sayings(history, strategy)).rows
     assert sum(row.status == "valid" for row in rows) == 1
     held = sorted(
@@ -85,7 +85,7 @@ def test_nothing_that_was_said_is_lost_from_history(history: list[tuple[str, int
 
 @settings(max_examples=examples(200), deadline=None)
 @given(histories, st.sampled_from((*ORDERLESS, "KEEP_BOTH", "ASK_USER")))
-def test_saying_it_all_from_the_same_sources_again_changes_nothing(
+def test_repeating_everything_from_the_same_sources_changes_nothing(
     history: list[tuple[str, int]], strategy: Strategy
 ) -> None:
     said = sayings(history, strategy)
@@ -95,14 +95,16 @@ def test_saying_it_all_from_the_same_sources_again_changes_nothing(
 
 @settings(max_examples=examples(200), deadline=None)
 @given(histories, strategies)
-def test_worth_stays_within_zero_and_one(history: list[tuple[str, int]], strategy: Strategy) -> None:
+def test_importance_and_confidence_stay_within_zero_and_one(history: list[tuple[str, int]], strategy: Strategy) -> None:
     rows = decided(sayings(history, strategy, importance=1.0, confidence=0.0)).rows
     assert all(0 <= row.importance <= 1 and 0 <= row.confidence <= 1 for row in rows)
 
 
 @settings(max_examples=examples(200), deadline=None)
 @given(histories)
-def test_the_latest_holds_and_history_says_what_was_said_last_at_each_time(history: list[tuple[str, int]]) -> None:
+def test_the_latest_is_valid_and_history_shows_the_latest_statement_at_each_time(
+    history: list[tuple[str, int]],
+) -> None:
     said = sayings(history, "KEEP_LATEST")
     after = decided(said)
     for on in range(7):
@@ -143,7 +145,7 @@ def taken(*words: str) -> list[tuple[str, str, int, int]]:
 @example(taken("say 3.80 0", "say 4 0", "revert 1", "say 3.80 1", "revert 3", "say 3.80 0"), "MERGE")
 @example(taken("say 3.80 0", "say 4 1", "revert 0", "revert 1", "revert 1", "say 3.80 0"), "MERGE")
 @example(taken("say 3.80 0", "say 4 1", "revert 1", "say 3.80 0", "revert 1", "say 3.80 0"), "MERGE")
-def test_whatever_people_say_and_do_one_memory_of_a_key_holds_and_intervals_never_overlap(
+def test_after_any_actions_one_memory_of_a_key_is_valid_and_intervals_never_overlap(
     done: list[tuple[str, str, int, int]], strategy: Strategy
 ) -> None:
     after = DecidedMemories()

@@ -38,14 +38,14 @@ def city(name: str, on: float) -> Memory:
     return claim(f"我住在{name}", on, value=name, dedupe_key="city")
 
 
-def test_the_latest_saying_holds_and_the_one_before_points_to_it() -> None:
+def test_the_latest_statement_is_valid_and_the_previous_one_points_to_it() -> None:
     after = decided([city("北京", 0), city("上海", 9)])
     [before, now] = after.rows
     assert (before.status, before.valid_to, before.replaced_by) == ("closed", day(9), now.id)
     assert (before.closed_reason, after.valid, after.on(5)) == ("superseded", ["我住在上海"], ["我住在北京"])
 
 
-def test_what_was_said_earlier_and_arrives_later_takes_its_place_in_the_past() -> None:
+def test_an_earlier_statement_that_arrives_later_gets_its_interval_in_the_past() -> None:
     after = decided([city("北京", 0), city("广州", 9), city("上海", 5)])
     assert [after.on(n) for n in (1, 6, 10)] == [["我住在北京"], ["我住在上海"], ["我住在广州"]]
     assert [row.replaced_by for row in after.rows] == [after.rows[1].id, after.rows[2].id, None]
@@ -58,24 +58,24 @@ def test_the_same_value_again_is_one_memory_with_one_more_source() -> None:
     assert (row.valid_from, row.confirmed_at, row.importance) == (day(0), day(9), 0.95)
 
 
-def test_a_value_that_comes_back_holds_again_from_then_on() -> None:
+def test_a_value_that_is_stated_again_is_valid_from_then_on() -> None:
     after = decided([gpa("3.8", 0), gpa("3.5", 3), gpa("3.8", 6)])
     assert [after.on(n) for n in (1, 4, 7)] == [["GPA is 3.8"], ["GPA is 3.5"], ["GPA is 3.8"]]
     assert len(after.rows) == 3
 
 
-def test_a_saying_between_two_of_another_value_parts_them() -> None:
+def test_a_statement_between_two_of_another_value_separates_them() -> None:
     after = decided([gpa("3.8", 0), gpa("3.8", 6), gpa("3.5", 3)])
     assert [after.on(n) for n in (1, 4, 7)] == [["GPA is 3.8"], ["GPA is 3.5"], ["GPA is 3.8"]]
 
 
-def test_the_highest_holds_since_it_was_said() -> None:
+def test_the_highest_is_valid_since_it_was_stated() -> None:
     after = decided([gpa(value, on, strategy="KEEP_HIGHEST") for on, value in enumerate(["3.5", "3.9", "3.7", "10"])])
     assert [after.on(n) for n in range(4)] == [["GPA is 3.5"], ["GPA is 3.9"], ["GPA is 3.9"], ["GPA is 10"]]
     assert next(row for row in after.rows if row.value == "3.7").closed_reason == "rejected"
 
 
-def test_the_oldest_holds_even_when_it_arrives_last() -> None:
+def test_the_oldest_is_valid_even_when_it_arrives_last() -> None:
     after = decided([gpa(value, on, strategy="KEEP_OLDEST") for value, on in (("3.5", 5), ("3.9", 7), ("3.1", 2))])
     assert after.valid == ["GPA is 3.1"]
     assert after.on(6) == ["GPA is 3.1"]
@@ -98,12 +98,12 @@ def test_merging_joins_different_values_and_keeps_the_members() -> None:
     )
 
 
-def test_both_are_kept_where_the_rule_says_so() -> None:
+def test_both_are_kept_if_the_rule_says_so() -> None:
     after = decided([claim(words, on, dedupe_key="likes", strategy="KEEP_BOTH") for on, words in enumerate("茶酒茶")])
     assert sorted(after.valid) == ["茶", "酒"]
 
 
-def test_the_user_is_asked_and_until_then_the_old_one_holds() -> None:
+def test_the_user_is_asked_and_until_then_the_old_memory_is_valid() -> None:
     after = decided([gpa("3.8", 0, strategy="ASK_USER"), gpa("3.5", 3, strategy="ASK_USER")])
     raised = after.events[-1]
     assert isinstance(raised, MemoryConflictRaised)
@@ -138,7 +138,7 @@ def test_an_answer_settles_the_question(answer: Answer, valid: list[str], on_day
         answered(question, after.rows, answer, day(6))
 
 
-def test_a_question_about_what_has_expired_meanwhile_can_still_be_ended() -> None:
+def test_a_question_about_an_expired_memory_can_still_be_settled() -> None:
     after = decided([gpa("3.8", 0, strategy="ASK_USER"), gpa("3.5", 3, strategy="ASK_USER", expires_at=day(9))])
     raised = after.events[-1]
     assert isinstance(raised, MemoryConflictRaised)
@@ -157,7 +157,7 @@ class RaisedQuestion:
     against: tuple[UUID, ...]
 
 
-def test_an_expired_memory_is_no_rival() -> None:
+def test_an_expired_memory_does_not_compete() -> None:
     first = gpa("3.8", 0, strategy="ASK_USER", expires_at=day(10))
     assert isinstance(decided([first, gpa("3.5", 11, strategy="ASK_USER")]).events[-1], MemoryRecorded)
     oldest = [gpa("3.8", 0, strategy="KEEP_OLDEST", expires_at=day(10)), gpa("3.5", 11, strategy="KEEP_OLDEST")]
@@ -165,7 +165,7 @@ def test_an_expired_memory_is_no_rival() -> None:
     assert decided(oldest).rows[0].expires_at == day(10)
 
 
-def test_a_forgotten_memory_is_no_rival_and_its_source_is_not_recorded_again() -> None:
+def test_a_forgotten_memory_does_not_compete_and_its_source_is_not_recorded_again() -> None:
     after = decided([claim("I like tea", 0)])
     [row] = after.rows
     after.put(replace(row, status="forgotten", content="", value=None, dedupe_key=None, closed_reason="forgotten"))
@@ -175,7 +175,7 @@ def test_a_forgotten_memory_is_no_rival_and_its_source_is_not_recorded_again() -
     assert after.say(claim("I like tea", 8)).valid == ["I like tea"]
 
 
-def test_a_forgotten_version_leaves_its_time_empty() -> None:
+def test_the_interval_of_a_forgotten_version_stays_empty() -> None:
     after = decided([gpa("3.8", 0), gpa("3.5", 3)])
     late = after.rows[1]
     after.put(replace(late, status="forgotten", content="", value=None, dedupe_key=None, valid_to=day(5)))
@@ -192,28 +192,28 @@ def test_the_same_words_of_another_kind_are_another_memory() -> None:
     assert len(decided([claim("I like tea", 0), claim("I like tea", 1, kind="PREFERENCE")]).valid) == 2
 
 
-def test_a_memory_with_a_key_takes_the_place_of_the_same_words_without_one() -> None:
+def test_a_memory_with_a_key_replaces_the_same_words_without_one() -> None:
     bare = claim("GPA is 3.8", 0, "bare")
     after = decided([bare, gpa("3.8", 2)])
     assert (after.rows[0].closed_reason, after.valid) == ("duplicate", ["GPA is 3.8"])
     assert decided([gpa("3.8", 0), claim("GPA is 3.8", 2, "bare")]).rows[0].dedupe_key == "gpa"
 
 
-def test_an_archived_memory_that_is_said_again_is_in_use_again() -> None:
+def test_an_archived_memory_that_is_stated_again_is_valid_again() -> None:
     after = decided([gpa("3.8", 0)])
     after.put(replace(after.rows[0], status="archived", archived_at=day(200)))
     after.say(gpa("3.8", 201))
     assert (after.rows[0].status, after.rows[0].archived_at) == ("valid", None)
 
 
-def test_alike_memories_that_say_the_same_are_settled_by_the_strategy() -> None:
+def test_similar_memories_with_the_same_claim_are_decided_by_the_strategy() -> None:
     after = decided([claim("I love hiking in the mountains", 0)])
     again = claim("I really love mountain hiking", 3)
     assert after.say(again, similar=[(after.rows[0], 0.93)]).valid == ["I really love mountain hiking"]
     assert after.on(1) == ["I love hiking in the mountains"]
 
 
-def test_likeness_of_ninety_hundredths_is_not_enough() -> None:
+def test_a_similarity_of_ninety_percent_is_not_enough() -> None:
     after = decided([claim("I love hiking in the mountains", 0)])
     after.say(claim("I really love mountain hiking", 3), similar=[(after.rows[0], 0.90)])
     assert len(after.valid) == 2
@@ -241,7 +241,7 @@ DIFFERENT = [
 
 
 @pytest.mark.parametrize(("first", "second"), DIFFERENT)
-def test_nothing_true_ends_for_mere_likeness(first: str, second: str) -> None:
+def test_similarity_alone_ends_no_memory(first: str, second: str) -> None:
     assert not same_claim(first, second)
     assert not same_claim(second, first)
     after = decided([claim(first, 0)])
@@ -261,19 +261,19 @@ def test_nothing_true_ends_for_mere_likeness(first: str, second: str) -> None:
         ("平时周末我会去爬山", "我周末会去爬山"),
     ],
 )
-def test_other_words_for_the_same_may_say_the_same(first: str, second: str) -> None:
+def test_different_words_may_make_the_same_claim(first: str, second: str) -> None:
     assert same_claim(first, second)
 
 
 @pytest.mark.parametrize(
     ("value", "same"), [("3.80", "3.8"), ("1,500", "1500"), ("+4", "4.0"), ("ＢＯＢ ", "bob"), ("0.0", "-0")]
 )
-def test_values_are_compared_by_what_they_amount_to(value: str, same: str) -> None:
+def test_values_are_compared_in_normal_form(value: str, same: str) -> None:
     assert value_of(value, "") == value_of(same, "")
 
 
 @pytest.mark.parametrize("values", [("上海", None), (None, "上海")])
-def test_the_same_words_under_one_key_are_no_contradiction_where_one_has_no_value(
+def test_the_same_words_under_one_key_do_not_contradict_if_one_has_no_value(
     values: tuple[str | None, ...],
 ) -> None:
     """A model sets no value, but a rule does."""
@@ -297,7 +297,7 @@ def test_the_same_turn_found_by_rule_and_model_is_recorded_once() -> None:
     assert len(after.events) == 1
 
 
-def test_a_model_that_found_it_stands_beside_the_memory() -> None:
+def test_the_event_records_the_model_that_extracted_the_memory() -> None:
     derivation = Derivation(provider="p", model="m", prompt_hash="h", from_seq=1, through_seq=2)
     [recorded] = decide(city("北京", 0), [], derivation=derivation)
     assert isinstance(recorded, MemoryRecorded) and recorded.derivation == derivation
@@ -307,7 +307,7 @@ def edit(after: DecidedMemories, content: str, on: float) -> DecidedMemories:
     return after.apply(edited(after.rows[-1], EDIT, content, day(on)))
 
 
-def test_an_edit_is_another_memory_in_its_place_and_earlier_words_do_not_undo_it() -> None:
+def test_an_edit_replaces_the_memory_and_earlier_statements_do_not_undo_it() -> None:
     after = edit(decided([gpa("3.8", 0)]), "GPA is 3.9", 5)
     assert (after.valid, after.rows[0].closed_reason, after.row(EDIT).origin) == (["GPA is 3.9"], "edited", "user")
     after.say(gpa("3.5", 3))
@@ -326,13 +326,13 @@ def test_an_edit_keeps_only_the_entities_that_it_names() -> None:
     assert after.row(EDIT).entities == ("Oxford",)
 
 
-def test_only_a_memory_in_use_is_edited() -> None:
+def test_only_a_valid_memory_can_be_edited() -> None:
     after = decided([gpa("3.8", 0), gpa("3.5", 3)])
     with pytest.raises(MemoryNotInUse):
         edited(after.rows[0], EDIT, "GPA is 4", day(5))
 
 
-def test_a_revert_lets_an_earlier_version_hold_and_takes_back_what_came_after() -> None:
+def test_a_revert_makes_an_earlier_version_valid_and_ends_later_ones() -> None:
     after = decided([gpa("3.8", 0), gpa("3.5", 3), gpa("3.2", 6)])
     after.apply(reverted(after.rows[0].id, after.rows))
     assert (after.valid, after.on(4), after.on(9)) == (["GPA is 3.8"],) * 3
@@ -341,13 +341,13 @@ def test_a_revert_lets_an_earlier_version_hold_and_takes_back_what_came_after() 
     assert after.on(8) == ["GPA is 3.8"]
 
 
-def test_a_reverted_memory_is_not_outdone_by_what_the_user_took_back() -> None:
+def test_a_reverted_memory_does_not_lose_to_the_version_that_the_user_reverted() -> None:
     after = decided([gpa("3.5", 0, strategy="KEEP_HIGHEST"), gpa("3.9", 3, strategy="KEEP_HIGHEST")])
     after.apply(reverted(after.rows[0].id, after.rows))
     assert after.say(gpa("3.2", 5, strategy="KEEP_HIGHEST")).valid == ["GPA is 3.5"]
 
 
-def test_a_revert_leaves_what_holds_beside_it() -> None:
+def test_a_revert_leaves_other_valid_memories_unchanged() -> None:
     after = decided(
         [claim(words, n, dedupe_key="likes", strategy="KEEP_BOTH") for n, words in enumerate(("tea", "cake"))]
     )
@@ -356,14 +356,14 @@ def test_a_revert_leaves_what_holds_beside_it() -> None:
     assert sorted(after.valid) == ["cake", "tea"]
 
 
-def test_what_lost_can_be_reverted_to_as_well() -> None:
+def test_a_memory_that_lost_can_be_reverted_to() -> None:
     after = decided([gpa("3.9", 0, strategy="KEEP_HIGHEST"), gpa("3.5", 3, strategy="KEEP_HIGHEST")])
     after.apply(reverted(after.rows[1].id, after.rows))
     assert [after.on(n) for n in (1, 4)] == [["GPA is 3.9"], ["GPA is 3.5"]]
     assert after.say(gpa("3.7", 2, strategy="KEEP_HIGHEST")).on(4) == ["GPA is 3.5"]
 
 
-def test_what_holds_was_forgotten_or_is_unknown_cannot_be_reverted_to() -> None:
+def test_valid_forgotten_and_unknown_memories_cannot_be_reverted_to() -> None:
     after = decided([gpa("3.8", 0)])
     for id_ in (after.rows[0].id, EDIT):
         with pytest.raises(NothingToRevert):

@@ -65,12 +65,12 @@ def test_a_rule_and_a_person_come_before_the_model_and_a_highest_needs_one_numbe
     assert after("contradicts", proposed, old, new)[0] == outcome
 
 
-def test_the_same_claim_ends_one_only_where_numbers_names_and_negation_agree() -> None:
+def test_memories_with_different_numbers_names_or_negation_stay_valid() -> None:
     assert after("same", None)[0] == {OLD: "valid", NEW: "valid"}
     assert after("unrelated", None)[0] == {OLD: "valid", NEW: "valid"}
 
 
-def test_of_an_answer_only_the_numbered_memories_count_and_each_once() -> None:
+def test_only_the_numbered_memories_of_an_answer_count_and_each_once() -> None:
     rows = DecidedMemories().say(claim("a b", 1), claim("c d", 2)).rows
     verdicts = [
         {"memory": 2, "verdict": "contradicts", "strategy": None},

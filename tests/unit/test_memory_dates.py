@@ -154,7 +154,7 @@ def test_a_date_is_understood_relative_to_the_time_of_the_question(text: str, fi
         "",
     ],
 )
-def test_ordinary_words_are_no_dates(text: str) -> None:
+def test_ordinary_words_are_not_dates(text: str) -> None:
     assert intervals(text) == []
 
 
@@ -173,7 +173,7 @@ def test_several_dates_come_in_the_order_of_the_text() -> None:
     ]
 
 
-def test_a_day_that_does_not_exist_is_no_date() -> None:
+def test_a_day_that_does_not_exist_is_not_a_date() -> None:
     assert intervals("2023-02-31 and 2023年2月31日") == [("2023-02-01", "2023-03-01")]
 
 
@@ -189,7 +189,7 @@ def test_the_last_29_february_may_be_years_back() -> None:
 
 
 @given(st.text(max_size=60), st.dates(date(1900, 1, 1), date(2100, 12, 31)))
-def test_no_text_breaks_it_and_every_interval_goes_forward(text: str, today: date) -> None:
+def test_dates_in_any_text_are_intervals_that_end_after_they_begin(text: str, today: date) -> None:
     for one in dates_in(text, datetime(today.year, today.month, today.day, tzinfo=UTC)):
         assert one.from_time < one.to_time
 

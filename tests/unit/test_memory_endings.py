@@ -194,7 +194,7 @@ def held(*texts: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("before", "after"), ENDS)
-def test_a_later_statement_ends_what_it_denies(before: str, after: str) -> None:
+def test_a_later_statement_ends_the_memory_that_it_denies(before: str, after: str) -> None:
     [old] = held(before)
     now = held(before, after)
     assert old not in now
@@ -207,26 +207,26 @@ def test_another_statement_ends_nothing(before: str, after: str) -> None:
     assert old in held(before, after)
 
 
-def test_what_is_denied_may_be_said_again() -> None:
+def test_a_denied_statement_may_be_made_again() -> None:
     assert held("I live in Turin.", "I no longer live in Turin.", "I live in Turin.") == ["Lives in Turin"]
     assert held("I'm vegan.", "I'm no longer vegan.", "I'm vegan.") == ["Diet: vegan"]
     assert held("I moved to Genoa.", "I no longer live in Turin.") == ["Moved to Genoa"]
     assert held("I live in Genoa.", "I no longer live in Turin.", "I live in Genoa.") == ["Lives in Genoa"]
 
 
-def test_a_stay_is_no_place_to_live() -> None:
+def test_a_stay_is_not_a_residence() -> None:
     assert held("我这周五要去广州出差，住两晚。") == []
     assert held("我在三亚住了一个星期。") == []
 
 
-def test_leaving_and_eating_again_say_nothing_where_they_end_nothing() -> None:
+def test_leaving_and_eating_again_add_no_memory_if_they_end_none() -> None:
     assert held("I left Lisbon.") == []
     assert held("I work at Bosch.", "I left Lisbon.") == ["Works at Bosch"]
     assert held("我吃肉了。") == []
     assert held("I'm vegan.", "I eat meat again.", "I'm vegan.") == ["Diet: vegan"]
 
 
-def test_each_rule_finds_the_end_of_what_it_states_and_a_clause_beside_it_stays() -> None:
+def test_each_rule_detects_the_end_of_its_statement_and_keeps_other_clauses() -> None:
     assert held("I no longer live in Rome, I live in Turin.") == ["Lives in Turin"]
     assert held("I live in Turin and I'm no longer vegan.") == ["Lives in Turin", "No longer: Diet: vegan"]
     assert held("I'm allergic to nuts.", "I'm not allergic to cats.") == ["Allergic to nuts", "Not allergic to cats"]

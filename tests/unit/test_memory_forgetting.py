@@ -33,18 +33,18 @@ def forgotten(rows: dict[str, StoredMemory], content: str) -> tuple[str, str]:
     return "".join(sorted(names[one] for one in plan.ids)), "".join(sorted(names[one] for one in plan.reopened))
 
 
-def test_duplicates_members_and_what_was_edited_go_with_it() -> None:
+def test_duplicates_members_and_edited_versions_are_forgotten_too() -> None:
     rows = chain(("a", "d", "duplicate"), ("b", "d", "merged"), ("c", "b", "edited"), ("d", None, None))
     assert forgotten(rows, "d") == ("abcd", "")
 
 
-def test_what_it_superseded_said_something_else_and_stays() -> None:
+def test_a_superseded_memory_is_not_forgotten() -> None:
     rows = chain(("a", "b", "superseded"), ("b", None, None))
     assert forgotten(rows, "b") == ("b", "")
     assert forgotten(rows, "a") == ("a", "")
 
 
-def test_an_older_version_goes_alone() -> None:
+def test_an_older_version_is_forgotten_alone() -> None:
     assert forgotten(chain(("a", "b", "edited"), ("b", None, None)), "a") == ("a", "")
 
 
@@ -58,7 +58,7 @@ def test_the_newest_version_of_a_forgotten_one_is_named_unless_it_is_forgotten_t
     assert newer_version(rows["a"].id, list(rows.values())) is None, "a chain may be a circle"
 
 
-def test_merges_go_with_a_member_and_the_other_members_hold_again() -> None:
+def test_forgetting_a_member_forgets_its_merges_and_restores_the_other_members() -> None:
     rows = chain(
         ("a", "m", "merged"), ("b", "m", "merged"), ("m", "n", "merged"), ("c", "n", "merged"), ("n", None, None)
     )
@@ -72,12 +72,12 @@ def test_members_of_a_merge_that_had_ended_stay_ended() -> None:
     assert forgotten(rows, "a") == ("am", "")
 
 
-def test_a_duplicate_takes_those_with_its_words_along() -> None:
+def test_forgetting_a_duplicate_forgets_the_others_with_its_words() -> None:
     rows = chain(("a", "k", "duplicate"), ("b", "k", "duplicate"), ("k", None, None))
     assert forgotten(rows, "a") == ("abk", "")
 
 
-def test_each_names_the_turns_it_was_said_in_and_a_merge_not_those_of_members_that_stay() -> None:
+def test_forgotten_events_name_their_source_turns_but_not_those_of_members_that_stay() -> None:
     rows = chain(
         ("a", "m", "merged"), ("b", "m", "merged"), ("c", "n", "merged"), ("m", "n", "merged"), ("n", None, None)
     )
@@ -98,11 +98,11 @@ def test_each_names_the_turns_it_was_said_in_and_a_merge_not_those_of_members_th
     assert turns("n") == {"a": "a", "b": "b", "c": "c", "m": "ab", "n": "abc"}
 
 
-def test_a_ring_of_replacements_ends() -> None:
+def test_a_cycle_of_replacements_does_not_loop_forever() -> None:
     assert forgotten(chain(("a", "b", "merged"), ("b", "a", "merged")), "a") == ("ab", "")
 
 
-def test_questions_about_the_forgotten_are_settled() -> None:
+def test_questions_about_forgotten_memories_are_settled() -> None:
     a, b, c = (row.id for row in chain(("a", None, None), ("b", None, None), ("c", None, None)).values())
     asked = [
         Conflict(one, memory, against, "?", day(0), None, None) for one, memory, against in ((a, a, [b]), (b, c, [a]))
@@ -125,7 +125,7 @@ def two(first: str, second: str, **fields: object) -> Sequence[StoredMemory]:
     return DecidedMemories().say(claim(first, 0, **fields), claim(second, 1, **fields)).rows
 
 
-def test_what_says_it_for_longer_never_ends_for_what_ends_sooner() -> None:
+def test_a_memory_never_ends_for_a_duplicate_that_expires_sooner() -> None:
     told = DecidedMemories().say(
         claim("I really like hiking", 0, expires_at=day(30), dedupe_key="taste:hiking"),
         claim("Hiking is what I really like", 40),
@@ -137,7 +137,7 @@ def test_what_says_it_for_longer_never_ends_for_what_ends_sooner() -> None:
     assert alike(for_now, later) == []
 
 
-def test_of_two_that_say_the_same_the_strategy_keeps_one() -> None:
+def test_of_two_duplicates_the_strategy_keeps_one() -> None:
     kept: dict[str, list[tuple[str, str]]] = {
         "KEEP_LATEST": [("I really like hiking", "duplicate")],
         "KEEP_OLDEST": [("Hiking is what I really like", "duplicate")],
@@ -150,7 +150,7 @@ def test_of_two_that_say_the_same_the_strategy_keeps_one() -> None:
         assert alike(second, first) == expected, strategy
 
 
-def test_what_is_alike_and_says_something_else_stays() -> None:
+def test_a_similar_memory_with_another_claim_stays() -> None:
     first, second = two("I live in Berlin", "I live in Munich")
     assert alike(first, second, 0.99) == []
     first, second = two("I really like hiking", "Hiking is what I really like")
@@ -160,7 +160,7 @@ def test_what_is_alike_and_says_something_else_stays() -> None:
     assert alike(replace(first, dedupe_key="a"), replace(second, dedupe_key="b")) == []
 
 
-def test_the_one_with_a_key_stays_for_it_can_be_contradicted() -> None:
+def test_of_two_duplicates_the_one_with_a_key_stays() -> None:
     first, second = two("I really like hiking", "Hiking is what I really like")
     assert alike(replace(first, dedupe_key="hobby"), second) == [(second.content, "duplicate")]
     assert alike(first, replace(second, dedupe_key="hobby")) == [(first.content, "duplicate")]

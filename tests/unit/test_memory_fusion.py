@@ -44,23 +44,23 @@ def test_a_memory_with_more_of_the_questions_words_comes_first() -> None:
     assert order(PLAIN, other(matched=3.0)) == [2, 1]
 
 
-def test_what_has_nothing_in_common_with_the_question_is_left_out() -> None:
+def test_memories_with_nothing_in_common_with_the_question_are_left_out() -> None:
     assert order(PLAIN, other(matched=0.0)) == [1]
     assert order(other(matched=0.0, sought=0.0)) == []
 
 
-def test_a_cosine_counts_by_how_far_it_is_above_the_usual_one() -> None:
+def test_a_cosine_is_scored_by_its_distance_above_the_usual_one() -> None:
     near = replace(PLAIN, matched=0.0, cosine=0.90, usual=0.80, spread=0.025)
     usual = other(matched=0.0, cosine=0.80, usual=0.80, spread=0.025)
     [only] = fused([near, usual], NOW)
     assert only.parts["vector"].value == pytest.approx(1.0)
 
 
-def test_memories_without_a_vector_are_compared_by_the_rest() -> None:
+def test_memories_without_a_vector_are_ranked_by_their_other_parts() -> None:
     assert "vector" not in fused([PLAIN], NOW)[0].parts
 
 
-def test_an_entity_that_all_memories_are_about_says_nothing() -> None:
+def test_an_entity_of_all_memories_does_not_count() -> None:
     about_all = [replace(PLAIN, id=UUID(int=n), named=1) for n in range(1, 40)]
     assert fused(about_all, NOW, by_name=True)[0].parts["entity"].value < 0.05
     one_of_many = [replace(one, named=int(one.id.int == 7)) for one in about_all]
@@ -73,7 +73,7 @@ def test_a_named_time_counts_only_where_the_question_names_one() -> None:
     assert "time" not in fused([other(dated=True)], NOW)[0].parts
 
 
-def test_of_two_alike_the_more_important_one_comes_first_then_the_one_said_last() -> None:
+def test_of_equal_memories_the_more_important_comes_first_then_the_later_one() -> None:
     assert order(PLAIN, other(importance=0.9)) == [2, 1]
     older = timedelta(days=1)
     assert order(other(confirmed_at=NOW - older), PLAIN) == [1, 2]
@@ -87,7 +87,7 @@ shares = st.floats(0, 1)
 
 
 @given(shares, shares, st.floats(-1, 1), st.booleans(), st.integers(0, 50), st.integers(0, 4_000))
-def test_nothing_leaves_zero_to_one(
+def test_all_scores_stay_within_zero_and_one(
     importance: float, matched: float, cosine: float, dated: bool, accesses: int, days: int
 ) -> None:
     candidate = replace(

@@ -20,14 +20,14 @@ def all_pairs(given: NDArray[np.float16], least: float) -> set[tuple[int, int]]:
     return {(int(a), int(b)) for a, b in np.argwhere(np.triu(unit @ unit.T, 1) >= least)}
 
 
-def test_of_few_vectors_every_near_pair_is_found() -> None:
+def test_every_near_pair_of_few_vectors_is_found() -> None:
     given = vectors(300, 30)
     found = [(pair.first, pair.second) for pair in near_pairs(given, 0.99)]
     assert set(found) == all_pairs(given, 0.99)
     assert len(found) == len(set(found)) >= 30
 
 
-def test_of_many_vectors_nearly_every_near_pair_is_found_once() -> None:
+def test_nearly_every_near_pair_of_many_vectors_is_found_once() -> None:
     given = vectors(BRUTE_FORCE_UP_TO, 400)
     found = [(pair.first, pair.second) for pair in near_pairs(given, 0.99)]
     wanted = all_pairs(given, 0.99)
@@ -40,5 +40,5 @@ def test_no_vector_and_one_vector_have_no_pairs() -> None:
     assert list(near_pairs(np.ones((1, 3), np.float16), 0.9)) == []
 
 
-def test_a_vector_without_length_is_near_nothing() -> None:
+def test_a_zero_vector_is_near_to_no_other() -> None:
     assert list(near_pairs(np.zeros((3, 4), np.float16), 0.5)) == []

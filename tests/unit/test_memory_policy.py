@@ -59,7 +59,7 @@ rows = st.builds(
 )
 
 
-def test_the_settings_are_the_designs_numbers() -> None:
+def test_the_default_settings_are_the_numbers_of_the_design() -> None:
     assert Policy.of(Settings(_env_file=None)) == SEED  # type: ignore[call-arg]
 
 
@@ -94,7 +94,7 @@ def test_importance_falls_by_a_hundredth_a_day_down_to_a_tenth(after: int, left:
     assert importance_at(0.8, day(0), day(after)) == pytest.approx(left)
 
 
-def test_what_begins_below_the_floor_stays_there() -> None:
+def test_an_importance_below_the_floor_does_not_change() -> None:
     assert importance_at(0.05, day(0), day(300)) == 0.05
 
 
@@ -124,7 +124,7 @@ def test_the_fate_of_a_memory_follows_from_importance_and_age(row: Row, after: i
         (Row(importance_at=day(100)), 181, "keep"),
     ],
 )
-def test_without_decay_age_alone_archives(row: Row, after: int, expected: str) -> None:
+def test_without_decay_memories_are_archived_by_age(row: Row, after: int, expected: str) -> None:
     assert fate(row, day(after), Policy(decay_rate=0)) == expected
 
 
@@ -150,14 +150,14 @@ def test_an_access_is_worth_two_hundredths_and_three_tenths_in_all(accesses: int
 
 
 @given(rows, days.map(day), policies)
-def test_nothing_leaves_zero_to_one(row: Row, now: datetime, policy: Policy) -> None:
+def test_all_scores_stay_within_zero_and_one(row: Row, now: datetime, policy: Policy) -> None:
     found = score(row, now, policy)
     parts = (found.total, found.importance, found.freshness, found.confidence, found.access_bonus)
     assert all(0 <= part <= 1 for part in parts)
 
 
 @given(rows, days.map(day), days, policies)
-def test_a_memory_is_never_worth_more_for_being_older(row: Row, now: datetime, later: int, policy: Policy) -> None:
+def test_importance_never_grows_with_age(row: Row, now: datetime, later: int, policy: Policy) -> None:
     after = now + timedelta(days=later)
     assert score(row, after, policy).total <= score(row, now, policy).total + 1e-12
     assert importance_now(row, after, policy) >= min(policy.floor, row.importance) - 1e-12
@@ -165,7 +165,7 @@ def test_a_memory_is_never_worth_more_for_being_older(row: Row, now: datetime, l
 
 
 @given(rows, days.map(day), policies)
-def test_reading_a_memory_never_puts_it_away(row: Row, now: datetime, policy: Policy) -> None:
+def test_reading_a_memory_never_archives_it(row: Row, now: datetime, policy: Policy) -> None:
     order = ("keep", "archive", "delete")
     before = fate(row, now, policy)
     read = replace(row, access_count=row.access_count + 1, last_accessed_at=max(now, row.last_accessed_at or now))

@@ -33,11 +33,11 @@ def fold(*contents: str) -> Preferences:
         ("请用英文简洁地回答", UserPreferences(response_length="brief", language="en")),
     ],
 )
-def test_how_a_user_wants_to_be_answered_is_read(content: str, expected: UserPreferences) -> None:
+def test_preferences_for_answers_are_recognised(content: str, expected: UserPreferences) -> None:
     assert fold(content) == Preferences(expected)
 
 
-def test_the_last_word_counts() -> None:
+def test_the_latest_preference_counts() -> None:
     assert fold("I prefer detailed answers", "I prefer short answers").named.response_length == "detailed"
 
 
@@ -45,7 +45,7 @@ def test_the_last_word_counts() -> None:
     "content",
     ["I like short walks", "I love detailed maps", "我喜欢简单的生活", "Don't answer in English", "不要用英文回答"],
 )
-def test_what_is_no_wish_for_answers_is_among_the_others(content: str) -> None:
+def test_preferences_that_are_not_about_answers_are_listed_as_others(content: str) -> None:
     assert fold(content) == Preferences(others=(content,))
 
 
@@ -53,7 +53,7 @@ def test_a_rules_key_says_that_it_is_about_answers() -> None:
     assert user_preferences([Preference("Keep it short", "answer-length")]).named.response_length == "brief"
 
 
-def test_what_is_set_by_hand_counts_more_than_what_was_said() -> None:
+def test_manual_preferences_override_stated_ones() -> None:
     by_hand = UserPreferences(response_length="detailed", school_regions=("US", "UK"), enable_suggestions=False)
     found = user_preferences([Preference("请用中文简短地回答"), Preference("I like quiet places")], by_hand)
     assert found.lines() == [
@@ -65,5 +65,5 @@ def test_what_is_set_by_hand_counts_more_than_what_was_said() -> None:
     ]
 
 
-def test_nobody_said_anything() -> None:
+def test_without_memories_there_are_no_preferences() -> None:
     assert fold() == Preferences()

@@ -161,7 +161,7 @@ def test_a_fact_about_somebody_else_is_an_attribute_of_their_entity(
 
 
 @pytest.mark.parametrize(("text", "content", "name", "attributes"), OF_RELATIVES)
-def test_what_is_said_of_a_relative_is_a_fact_about_them(
+def test_a_statement_about_a_relative_is_a_fact_about_them(
     text: str, content: str, name: str, attributes: dict[str, str]
 ) -> None:
     about = {one.content: one for one in found(text)}
@@ -178,17 +178,17 @@ def test_names_of_relatives_and_animals_are_entities(text: str, entities: list[t
 
 
 @pytest.mark.parametrize(("text", "kept"), CONTINUED)
-def test_a_clause_without_a_subject_is_about_the_one_before(text: str, kept: list[str]) -> None:
+def test_a_clause_without_a_subject_is_about_the_previous_subject(text: str, kept: list[str]) -> None:
     assert contents(text) == kept
 
 
 @pytest.mark.parametrize(("text", "kept"), KEPT)
-def test_what_is_true_of_the_user_is_kept(text: str, kept: list[str]) -> None:
+def test_facts_about_the_user_are_kept(text: str, kept: list[str]) -> None:
     assert contents(text) == kept
 
 
 @pytest.mark.parametrize("text", NOT_KEPT)
-def test_what_is_no_lasting_fact_of_somebody_known_is_not_kept(text: str) -> None:
+def test_only_lasting_facts_about_known_people_are_kept(text: str) -> None:
     assert contents(text) == []
 
 
@@ -222,7 +222,7 @@ _SAME = ({"我", "I"}, {"我爸爸", "My father"})
 
 
 @given(st.sampled_from(FAMILY), st.sampled_from(FAMILY), st.sampled_from(KINDS))
-def test_what_is_said_of_a_relative_ends_nothing_of_somebody_else(first: str, second: str, kind: str) -> None:
+def test_a_statement_about_a_relative_ends_no_fact_about_others(first: str, second: str, kind: str) -> None:
     assume(first != second and {first, second} not in _SAME)
     decided = DecidedMemories().say(*_stated(first, kind, 1))
     decided.say(*_stated(second, kind, 2), similar=[(row, 0.99) for row in decided.rows])

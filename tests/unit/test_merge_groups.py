@@ -110,11 +110,11 @@ def test_handmade_keyed_expiring_merged_and_young_memories_are_in_no_group(
         ("likes green tea a lot", "很喜欢喝绿茶"),
     ],
 )
-def test_what_may_contradict_or_is_in_another_language_is_not_merged(first: str, second: str) -> None:
+def test_memories_that_may_contradict_or_differ_in_language_are_not_merged(first: str, second: str) -> None:
     assert merged(memory(first), memory(second)) == []
 
 
-def test_one_that_says_more_than_the_other_is_merged() -> None:
+def test_a_memory_that_states_more_than_the_other_is_merged() -> None:
     for first, second in (("goes to see Mia", "goes to see Mia and Leo on Sunday"), ("跑步锻炼身体", "每周跑步2次")):
         assert len(merged(memory(first), memory(second))) == 1
 
@@ -145,7 +145,7 @@ def test_a_shared_entity_groups_memories_that_are_not_similar() -> None:
     assert len(summarised(*about, cosine=0.1)) == 1
 
 
-def test_what_may_not_be_merged_may_be_said_side_by_side_in_a_summary() -> None:
+def test_memories_that_may_not_be_merged_may_be_summarised_together() -> None:
     assert len(summarised(minor("likes tea"), minor("likes coffee"), minor("likes cocoa"))) == 1
     assert len(summarised(minor("喜欢喝茶"), minor("喜欢爬山"), minor("喜欢下棋"))) == 1
 

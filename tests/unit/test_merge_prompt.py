@@ -34,7 +34,7 @@ def verdict(contents: Sequence[str], text: str | None, method: Method = "merge")
         ),
     ],
 )
-def test_a_text_that_says_what_its_members_say_is_kept(contents: Sequence[str], text: str) -> None:
+def test_a_text_that_states_all_of_its_members_is_kept(contents: Sequence[str], text: str) -> None:
     assert verdict(contents, text) == text
 
 
@@ -66,7 +66,7 @@ def test_a_text_that_says_what_its_members_say_is_kept(contents: Sequence[str], 
         (("不吃肉", "也不吃鱼和肉"), "吃肉也吃鱼", "negation"),
     ],
 )
-def test_a_text_that_says_more_less_or_something_else_is_refused(
+def test_a_text_that_states_more_less_or_something_else_is_refused(
     contents: Sequence[str], text: str | None, reason: str
 ) -> None:
     assert verdict(contents, text) == f"({reason})"
@@ -81,7 +81,7 @@ def test_a_summary_may_leave_out_and_may_not_add() -> None:
     assert verdict(told, "和小李去了罗马", "summary") == "(name-not-said)"
 
 
-def test_a_summary_is_no_longer_than_what_it_stands_for() -> None:
+def test_a_summary_is_not_longer_than_its_members() -> None:
     assert max_chars("summary", ["a" * 10] * 3) == 30
     assert max_chars("merge", ["a" * 10] * 3) == 50
     assert max_chars("summary", ["a" * 300] * 20) == 600

@@ -52,7 +52,7 @@ def test_a_port_that_is_taken_is_a_clear_error(port: int) -> None:
         pytest.fail("two servers on one port")
 
 
-def test_labels_are_of_a_known_few() -> None:
+def test_labels_have_only_a_few_known_values() -> None:
     labels = {label for metric in METRICS for label in metric._labelnames}
     assert labels <= {
         *("agent", "cache", "level", "limit", "method", "model", "operation", "outcome", "projection"),
@@ -110,7 +110,7 @@ def name_of(metric: MetricWrapperBase) -> str:
     return f"{metric._name}_total" if isinstance(metric, Counter) else metric._name
 
 
-def test_a_breaker_that_opens_is_seen_and_one_that_is_gone_is_not() -> None:
+def test_metrics_show_an_open_breaker_and_no_deleted_one() -> None:
     breaker = Breaker("it", failures=1)
     metrics.watch("a test's", breaker)
 

@@ -29,7 +29,7 @@ async def checked(server: OpenAIServer, model: str) -> dict[str, Finding]:
     return {one.check: one for one in found}
 
 
-async def test_a_model_that_can_do_everything_is_said_to(servers):
+async def test_a_model_that_can_do_everything_passes_all_checks(servers):
     server = servers()
     server.reply("Hello.")
     server.reply(tool_calls=CALL)
@@ -41,7 +41,7 @@ async def test_a_model_that_can_do_everything_is_said_to(servers):
     assert "64 dimensions" in found["model: embedding"].detail
 
 
-async def test_what_a_model_cannot_do_is_said_with_what_follows(servers):
+async def test_missing_abilities_of_a_model_are_reported_with_their_consequences(servers):
     server = servers(refuses=("json_schema",))
     for text in ("Hello.", "I would look up Lisbon.", "Bern, 134000"):
         server.reply(text)

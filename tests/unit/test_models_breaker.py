@@ -75,7 +75,7 @@ def fail(breaker: Breaker, *askers: str) -> None:
         breaker.failed(asker)
 
 
-def test_failures_of_one_asker_leave_the_breaker_no_nearer_to_closing_for_a_third():
+def test_failures_of_one_asker_block_only_that_asker():
     breaker = Breaker("it", clock=Clock())
     fail(breaker, *["ann"] * 5, "bob", "bob")
     breaker.admit("carl")

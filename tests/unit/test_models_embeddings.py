@@ -92,7 +92,7 @@ async def test_a_missing_vector_is_an_error_and_never_a_shifted_row(embedder, se
         await embedder().embed_passages(["a", "b"])
 
 
-async def test_a_place_that_is_no_number_is_an_error(embedder, server):
+async def test_an_index_that_is_not_a_number_is_an_error(embedder, server):
     for _ in range(4):
         server.vectors([[float("nan")] + [1.0] * 31])
     with pytest.raises(ModelUnavailable, match="finite numbers"):
@@ -202,7 +202,7 @@ async def test_the_offline_model_serves_where_the_server_has_no_embeddings(
     assert "the offline model makes vectors" in line
 
 
-async def test_no_vector_of_the_offline_model_gets_the_name_of_the_other(default_embedder, server):
+async def test_no_vector_of_the_offline_model_gets_the_name_of_the_servers_model(default_embedder, server):
     server.fail(501, on="embeddings")
     model = default_embedder()
     with pytest.raises(ModelUnavailable, match="from now on"):
@@ -232,7 +232,7 @@ async def test_an_embedding_model_that_was_named_is_not_replaced(default_embedde
     assert len(server.requests) == 1
 
 
-async def test_its_breaker_has_a_name_of_its_own(server):
+async def test_the_breaker_of_the_embedder_has_a_separate_name(server):
     model = OpenAIEmbedder(server.url, server.key, "e", count_tokens=len)
     for _ in range(5):
         model._resilient.breaker.admit()

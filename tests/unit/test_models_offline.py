@@ -145,7 +145,7 @@ async def test_chinese_topics_are_noun_phrases_with_their_mentions(tasks):
     assert "用户" not in found
 
 
-def test_speakers_are_no_topics_also_by_a_short_name():
+def test_speakers_are_not_topics_even_by_a_short_name():
     texts = ["Melanie: Mel paints.", "Caroline: Melanie paints lakes, Mel!", "Melanie: Caroline paints lakes."]
     assert not {"mel", "melanie", "caroline"} & {topic.casefold() for topic in keywords.topics(texts, 10)}
 
@@ -264,7 +264,7 @@ async def test_offline_chat_quotes_the_lines_of_notes_with_their_speakers():
 
 
 @pytest.mark.parametrize("line", [DOUBT, DOUBT_ZH])
-async def test_the_line_of_doubt_before_a_question_is_nothing_that_somebody_said(line: str) -> None:
+async def test_the_warning_before_a_question_is_not_quoted(line: str) -> None:
     messages = [{"role": "user", "content": line}, {"role": "user", "content": f"What is this: {line}"}]
     made = await OfflineChat(len).complete(ChatRequest(messages))
     assert "found nothing about this" in made.text or "没有找到相关内容" in made.text
@@ -314,7 +314,7 @@ async def test_lines_for_a_model_and_requests_to_forget_are_not_quoted() -> None
         ("我现在住在哪里？", "我现在住在哪里", "我2020年起住在柏林，住在那里很好。", "住在重庆"),
     ],
 )
-async def test_what_holds_now_is_quoted_before_turns_and_the_same_question_never(
+async def test_valid_memories_are_quoted_before_turns_and_the_question_never(
     question: str, again: str, old: str, memory: str
 ) -> None:
     made = await text_of(asked(question, again, memories=f"- 2026-05-02 {memory}", items=(question, again, old)))

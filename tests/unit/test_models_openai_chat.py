@@ -102,7 +102,7 @@ async def test_thoughts_count_for_the_time_and_the_length_of_an_answer(client, s
 
 
 @pytest.mark.parametrize("what", ["stream", "reply", "embeddings", "rerank"])
-async def test_a_reply_or_a_line_without_end_is_not_read_to_its_end(client, server, what):
+async def test_an_endless_reply_or_line_is_not_read_to_its_end(client, server, what):
     server.never_end({"stream": "chat", "reply": "chat"}.get(what, what))
     given = (server.url, server.key, "m")
     others = OpenAIEmbedder(*given, count_tokens=words), Reranker(*given, timeout_s=30.0)
@@ -130,7 +130,7 @@ async def test_a_long_stream_of_short_events_is_read_whole(client, server, monke
 
 
 @pytest.mark.parametrize("broken", ["drop", "malformed"])
-async def test_a_stream_that_breaks_ends_with_what_came_where_it_must_not_start_again(client, server, clock, broken):
+async def test_a_broken_stream_that_must_not_restart_ends_with_the_received_text(client, server, clock, broken):
     server.drop(after=3) if broken == "drop" else server.malformed()
     text, reason = ended(await deltas(client()))
     assert text.startswith("one ") and reason == BROKE_OFF
@@ -145,7 +145,7 @@ async def test_a_caller_who_asks_gets_a_restart_after_a_broken_stream(client, se
     assert "".join(d.text for d in got[restart:]) == "echo: hello there"
 
 
-async def test_a_restart_that_breaks_too_ends_with_what_came(client, server, clock):
+async def test_a_restart_that_breaks_too_ends_with_the_received_text(client, server, clock):
     server.drop(after=3)
     server.drop(after=4)
     got = await deltas(client(), ASK_RESTART)
@@ -154,7 +154,7 @@ async def test_a_restart_that_breaks_too_ends_with_what_came(client, server, clo
     assert len(server.requests) == 2
 
 
-async def test_a_restart_that_never_begins_leaves_what_came_before(client, server, clock):
+async def test_a_restart_that_never_begins_keeps_the_earlier_text(client, server, clock):
     server.drop(after=3)
     server.fail(500, times=4)
     got = await deltas(client(), ASK_RESTART)
@@ -226,7 +226,7 @@ async def test_an_answer_that_repeats_itself_ends_marked_and_is_cancelled_at_the
     await asyncio.to_thread(server.wait_until_left)
 
 
-async def test_text_that_began_in_time_goes_on_after_it(client, server, clock, monkeypatch):
+async def test_text_that_began_in_time_continues_after_the_limit(client, server, clock, monkeypatch):
     rest, now = Event(), openai_chat._now
     server.reply("one two three", until=rest, after=2)
     stream = client().stream(replace(ASK, text_by=now() + 60, ends_at=now() + 10_000))

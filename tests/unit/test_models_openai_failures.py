@@ -134,7 +134,7 @@ async def test_a_hanging_server_is_a_timeout_of_all_tries_together(client, serve
     assert (clock.slept, len(server.requests)) == ([], 1)
 
 
-async def test_a_budget_that_is_used_up_is_no_failure_of_the_server(client, server, clock):
+async def test_an_exhausted_budget_is_not_a_failure_of_the_server(client, server, clock):
     resilient, asked = client(timeout_s=5.0)._resilient, []
 
     async def attempt():
@@ -147,7 +147,7 @@ async def test_a_budget_that_is_used_up_is_no_failure_of_the_server(client, serv
     assert (resilient.breaker.state, len(asked)) == ("closed", 5)
 
 
-async def test_a_stream_that_stalls_ends_with_what_came_and_is_not_tried_again(client, server, clock):
+async def test_a_stalled_stream_ends_with_the_received_text_and_is_not_retried(client, server, clock):
     server.hang(after=3)
     got = await deltas(client(timeout_s=2.0), ASK_RESTART)
     assert ended(got) == ("one two ", TIME_UP)
@@ -183,7 +183,7 @@ async def test_an_answer_that_breaks_off_in_its_thoughts_is_tried_again_once(cli
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_web_page_is_said_at_once(client, server, clock, stream):
+async def test_a_web_page_in_place_of_an_answer_is_reported_at_once(client, server, clock, stream):
     server.page()
     with pytest.raises(NotAnAPI, match="web page"):
         await (deltas(client()) if stream else client().complete(ASK))
@@ -223,7 +223,7 @@ async def test_an_unknown_model_is_refused_at_once_with_the_fix(client, server, 
     assert clock.slept == []
 
 
-async def test_an_empty_quota_is_no_rate_limit(client, server, clock):
+async def test_an_empty_quota_is_not_a_rate_limit(client, server, clock):
     server.fail(429, code="insufficient_quota")
     with pytest.raises(ModelQuotaExceeded, match="no credit left"):
         await client().complete(ASK)
@@ -242,7 +242,7 @@ async def test_no_error_and_no_log_line_holds_the_key(client, caplog):
     assert "Incorrect API key provided: ***" in str(caught.value)
 
 
-def test_redaction_also_takes_what_only_looks_like_a_key():
+def test_redaction_also_masks_texts_that_look_like_a_key():
     assert redact("bad key sk-proj-abc123 and Bearer xyz", None) == "bad key *** and ***"
 
 

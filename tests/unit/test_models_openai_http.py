@@ -30,7 +30,7 @@ async def chat(server: OpenAIServer) -> AsyncIterator[OpenAIChat]:
 
 
 @pytest.mark.parametrize("end", ["too long", "caller leaves", "cancelled"])
-async def test_no_generator_of_an_answer_that_ends_early_is_left_to_the_garbage_collector(chat, server, end):
+async def test_all_generators_of_an_answer_that_ends_early_are_closed(chat, server, end):
     left: list[str] = []
     hooks, stop = sys.get_asyncgen_hooks(), threading.Event()
 

@@ -32,7 +32,7 @@ def test_no_sliding_hour_holds_more_than_the_budget_but_for_one_oversized_call(l
 
 
 @given(LIMITS, WORK, st.integers(0, 2000))
-def test_the_wait_is_exact_allowed_then_and_not_a_moment_before(limit, work, estimate):
+def test_the_wait_ends_exactly_when_the_call_is_allowed(limit, work, estimate):
     booked = spend(limit, work)
     now = booked[-1].at if booked else NOON
     at = allowed_at(limit, booked, now, estimate)

@@ -108,7 +108,7 @@ async def test_another_server_of_the_same_model_is_asked_for_the_schema(servers,
     assert formats(new) == ["json_schema"]
 
 
-async def test_a_request_that_is_refused_in_every_form_teaches_nothing_of_the_formats(servers, client):
+async def test_a_request_refused_in_every_format_does_not_change_the_remembered_format(servers, client):
     server = servers()
     server.fail(400, times=3, message="the context is too long")
     chat = client(server)

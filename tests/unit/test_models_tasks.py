@@ -98,13 +98,13 @@ INVENTED = (
         (GOOD + LOOP, "stop", "repetition"),
     ],
 )
-def test_a_text_is_refused_that_is_cut_off_echoes_the_prompt_or_goes_round_in_a_circle(text, finish, problem):
+def test_texts_that_are_cut_off_echo_the_prompt_or_repeat_themselves_are_refused(text, finish, problem):
     assert text_problem(text, "\n".join((*SAID, *SAID_CN, GOOD)), finish) == problem
 
 
 @pytest.mark.parametrize("text", INVENTED)
 @pytest.mark.parametrize("source", [(*SAID, GOOD), SAID_EN, SAID_CN])
-def test_a_text_of_words_that_its_source_does_not_hold_is_refused(text, source):
+def test_a_text_of_words_that_its_source_does_not_contain_is_refused(text, source):
     assert text_problem(text, "\n".join(source), "stop") == "words that the source does not hold"
 
 
@@ -121,7 +121,7 @@ def test_a_summary_in_a_language_that_was_asked_for_is_compared_by_its_numbers()
     assert text_problem(invented, "\n".join(SAID), "stop", "German") is not None
 
 
-def test_what_the_conversation_itself_says_is_no_echo():
+def test_words_of_the_conversation_itself_are_not_an_echo():
     assert text_problem("They wrote a <data> element.", "user: What is a <data> element?", "stop") is None
 
 
@@ -154,7 +154,7 @@ async def test_a_refused_compression_is_an_extract_of_the_summary(server, tasks)
     assert made.extracted and made.text == "- Ann lives in Bern.\n- She drives a crane."
 
 
-async def test_turns_of_which_there_is_no_extract_keep_their_beginning(server, tasks):
+async def test_turns_without_an_extract_keep_their_beginning(server, tasks):
     for _ in range(2):
         server.reply(LOOP)
     made = await tasks.summarise(["user: ok", "user: why?"], "", 12)
@@ -172,7 +172,7 @@ async def test_turns_of_which_there_is_no_extract_keep_their_beginning(server, t
         ("", {}),
     ],
 )
-def test_topics_are_read_from_what_models_really_write(text, topics):
+def test_topics_are_parsed_from_real_model_outputs(text, topics):
     assert parse_topics(text) == topics
 
 

@@ -44,7 +44,7 @@ def test_the_document_is_valid_openapi_3_1() -> None:
     assert [error.message for error in definitions.OPENAPI_31_VALIDATOR.iter_errors(document())] == []
 
 
-def test_every_array_says_what_it_holds_and_no_two_models_share_a_title() -> None:
+def test_every_array_declares_its_items_and_no_two_models_share_a_title() -> None:
     assert [part for part in parts_of(document()) if part.get("type") == "array" and "items" not in part] == []
     titles = [schema["title"] for schema in document()["components"]["schemas"].values() if "title" in schema]
     assert len(titles) == len(set(titles)) > 100

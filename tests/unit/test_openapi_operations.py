@@ -86,11 +86,11 @@ def test_another_document_is_refused(document: Any) -> None:
 
 
 @pytest.mark.parametrize("reference", ["#/components/schemas/None", "other.json#/a", "#/openapi/x"])
-def test_a_reference_to_nothing_is_named(reference: str) -> None:
+def test_a_dangling_reference_is_named(reference: str) -> None:
     with pytest.raises(InvalidTool, match="leads to nothing in the document"):
         whole({"items": {"$ref": reference}}, DOCUMENT)
 
 
-def test_parameters_that_are_no_schema_are_refused() -> None:
+def test_parameters_without_a_valid_schema_are_refused() -> None:
     with pytest.raises(InvalidTool, match="list_orders: its parameters are not a JSON schema"):
         checker("list_orders", {"type": "nonsense"})

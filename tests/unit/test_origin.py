@@ -87,7 +87,7 @@ def test_a_turn_of_version_two_gets_its_origin_when_it_is_read() -> None:
         HumanMessage("I am vegan.", id="do-not-render-1"),
     ],
 )
-def test_messages_of_middleware_are_a_programs(message: HumanMessage) -> None:
+def test_messages_of_middleware_have_the_origin_program(message: HumanMessage) -> None:
     turn = turn_of(message)
     assert turn is not None and (turn.role, turn.origin) == ("user", "program")
 

@@ -49,29 +49,29 @@ def is_published(data: EventData, thread: str) -> bool:
     return True
 
 
-def test_every_name_that_turnlog_gives_is_one_of_its_own() -> None:
+def test_every_internal_thread_has_a_listed_prefix() -> None:
     assert sorted(thread.partition("/")[0] + "/" for thread in OWN) == sorted(OWN_THREADS)
 
 
 @pytest.mark.parametrize("thread", OWN)
-def test_no_conversation_has_such_a_name(thread: str) -> None:
+def test_no_conversation_can_have_an_internal_name(thread: str) -> None:
     with pytest.raises(InvalidToken, match=r"names that begin with memories/, .* are turnlog's own; choose another"):
         check_conversation(thread)
 
 
 @pytest.mark.parametrize("thread", ["memories", "my/memories/ann", "Jobs/decay", "storefront/1", "线"])
-def test_a_name_that_only_looks_alike_is_a_conversations(thread: str) -> None:
+def test_a_conversation_may_have_a_similar_name(thread: str) -> None:
     assert check_conversation(thread) == thread
     assert all(is_published(data, thread) for data in EVERY_CONTRACT)
 
 
 @pytest.mark.parametrize("thread", OWN)
-def test_what_begins_a_conversation_or_goes_on_with_it_is_not_published_there(thread: str) -> None:
+def test_events_of_conversations_are_not_published_on_internal_threads(thread: str) -> None:
     assert {data.type for data in EVERY_CONTRACT if not is_published(data, thread)} == REFUSED
 
 
 @pytest.mark.parametrize("thread", OWN)
-def test_what_stands_there_already_can_be_read(thread: str) -> None:
+def test_existing_events_on_internal_threads_can_be_read(thread: str) -> None:
     for data in EVERY_CONTRACT:
         stored = event(data, thread)
         assert decode(encode(stored)) == stored

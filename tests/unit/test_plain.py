@@ -7,12 +7,12 @@ from turnlog.agent.context.plain_text import content_text, said
 from turnlog.agent.models.keywords import topics
 
 
-def test_thinking_and_images_are_no_words_and_calls_and_results_are_short() -> None:
+def test_thinking_and_images_are_left_out_and_calls_and_results_are_shortened() -> None:
     content = [thinking("hm"), text("On it."), image(), tool_use("1", "search"), tool_result("1", "x" * 500)]
     assert content_text(content, tool_chars=10) == "On it.\n[call search]\nxxxxxxxxxx"
 
 
-def test_what_was_said_names_its_speaker() -> None:
+def test_a_line_names_its_speaker() -> None:
     assert said(user("hello")) == "user: hello"
     assert said(user("hello", name="Ann")) == "Ann: hello"
     assert said(tool("1", "found it")) == "tool: found it"
@@ -28,7 +28,7 @@ def test_what_was_said_names_its_speaker() -> None:
         ("array[image: 3", "array[image: 3"),
     ],
 )
-def test_of_a_caption_its_own_words_stay(stored: str, words: str) -> None:
+def test_the_words_of_a_caption_are_kept(stored: str, words: str) -> None:
     assert said(user(stored)) == f"user: {words}"
 
 
@@ -40,5 +40,5 @@ def test_captions_make_neither_image_nor_photo_a_topic() -> None:
     assert "photo" not in found
 
 
-def test_a_caption_begins_at_its_last_beginning_so_that_many_of_them_take_no_longer() -> None:
+def test_a_nested_caption_begins_at_the_last_beginning() -> None:
     assert said(user("[image: [image: a photo of a dog]")) == "user: [image: (a dog)"

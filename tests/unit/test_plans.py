@@ -57,7 +57,7 @@ def test_calls_become_steps_in_their_order_with_the_text_as_thought() -> None:
     )
 
 
-def test_calls_without_ids_of_their_own_get_some() -> None:
+def test_calls_without_ids_get_ids() -> None:
     plan = read_plan("", [ToolCall(id=id_, name=f"tool_{at}") for at, id_ in enumerate(("", "x", "x", ""))])
     assert [known.call_id for known in plan.steps] == ["call_1", "x", "call_3", "call_4"]
 
@@ -70,12 +70,12 @@ def test_a_call_that_delegates_leaves_out_all_others() -> None:
 
 
 @pytest.mark.parametrize("wanted", [{}, {"agent_type": "essay"}, {"agent_type": 3, "task_description": "x"}, "[]", "{"])
-def test_a_delegation_without_agent_or_task_is_a_step_that_is_told_so(wanted: object) -> None:
+def test_a_delegation_without_agent_or_task_is_an_ordinary_step(wanted: object) -> None:
     plan = read_plan("", [call("delegate_to_agent", wanted)])
     assert plan.delegation is None and [known.tool for known in plan.steps] == ["delegate_to_agent"]
 
 
-def test_of_calls_of_a_tool_with_the_same_arguments_the_first_stays() -> None:
+def test_of_calls_with_the_same_arguments_the_first_is_kept() -> None:
     same, other = [call("get_profile", {"a": 1, "b": 2}), call("get_profile", {"b": 2, "a": 1})], {"a": 2}
     plan = read_plan("", [*same, call("get_profile", other), call("search_schools")])
     assert [(known.number, known.arguments) for known in plan.steps] == [(1, {"a": 1, "b": 2}), (3, other), (4, {})]
@@ -97,7 +97,7 @@ def test_a_later_plan_may_name_results_of_an_earlier_one() -> None:
     assert filled(group[0], {2: Result({"city": "Bath"})}).arguments == {"near": "Bath"}
 
 
-def test_the_result_of_a_repeated_call_is_that_of_the_same_one_before() -> None:
+def test_a_repeated_call_has_the_result_of_the_earlier_one() -> None:
     same = [call("get_profile"), call("get_profile"), call("search_schools", {"near": "#E2.city"})]
     assert read_plan("", same).steps[1].arguments == {"near": "#E1.city"}
     missing = read_plan("", [call("search_schools", {"near": "#E2.city"})])
@@ -199,7 +199,7 @@ def test_a_reference_that_cannot_be_filled_is_the_error_of_the_step(reference: s
 
 
 @pytest.mark.parametrize("text", ["#E", "#E0", "#e1", "E1", "# E1"])
-def test_other_words_are_no_references(text: str) -> None:
+def test_other_words_are_not_references(text: str) -> None:
     assert filled(step(1, a=text), {}).arguments == {"a": text}
 
 
@@ -229,7 +229,7 @@ def test_every_step_is_in_one_group_after_all_that_it_needs(steps: tuple[Step, .
 
 
 @given(STEPS, JSON)
-def test_a_filled_step_runs_or_says_why_not(steps: tuple[Step, ...], value: Any) -> None:
+def test_a_filled_step_has_all_arguments_or_an_error(steps: tuple[Step, ...], value: Any) -> None:
     results = {known.number: Result(value) for known in steps}
     for known in steps:
         done = filled(known, results)
@@ -278,7 +278,7 @@ def test_loops_and_long_chains_are_refused(chain: list[str], target: str, why: s
     assert isinstance(refused, str) and why in refused
 
 
-def test_an_agent_that_is_switched_off_takes_nothing_over() -> None:
+def test_no_question_is_delegated_to_a_disabled_agent() -> None:
     team = bundled_team()
     essay = team.agents["essay"].model_copy(update={"enabled": False})
     team = team.model_copy(update={"agents": {**team.agents, "essay": essay}})
@@ -296,7 +296,7 @@ def test_no_chain_of_delegations_is_longer_than_the_depth(targets: list[str]) ->
     assert len(pairs) == len(set(pairs))
 
 
-def test_results_that_are_too_long_together_are_cut_the_longest_first() -> None:
+def test_the_longest_results_are_cut_first_if_all_together_are_too_long() -> None:
     sizes = (10, 500, 3, 90, 400)
     told = [{"role": "tool", "tool_call_id": str(at), "content": "x" * size} for at, size in enumerate(sizes)]
     messages = [{"role": "assistant", "content": "y" * 900}, *told]

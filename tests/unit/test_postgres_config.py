@@ -19,7 +19,7 @@ def test_buffers_are_a_quarter_of_the_memory_within_bounds(memory_mb: int, buffe
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(f"{700 * MB}\n", 700 * MB), ("max\n", None), (None, None)])
-def test_a_containers_limit_counts_as_its_memory(
+def test_a_containers_memory_limit_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str | None, expected: int | None
 ) -> None:
     file = tmp_path / "memory.max"

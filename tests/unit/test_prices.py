@@ -24,7 +24,7 @@ def written(folder: Path, text: str) -> Path:
     return file
 
 
-def test_the_bundled_table_says_when_its_prices_held_and_where_they_are_from() -> None:
+def test_the_bundled_table_names_date_and_source_of_its_prices() -> None:
     prices = load_prices()
     assert prices.dated >= date(2026, 11, 1) and "OpenAI" in prices.source
     assert prices.cost_of("gpt-4o-mini", 1_000_000, 1_000_000) == Cost(0.75, known=True)
@@ -32,7 +32,7 @@ def test_the_bundled_table_says_when_its_prices_held_and_where_they_are_from() -
         assert price.source and price.source.startswith("https://") and price.compared, name
 
 
-def test_a_file_of_ones_own_takes_the_place_of_the_bundled_one(tmp_path: Path) -> None:
+def test_a_users_file_replaces_the_bundled_one(tmp_path: Path) -> None:
     prices = load_prices(written(tmp_path, OWN))
     assert prices.cost_of("our-model", 1_000, 1_000) == Cost(0.009, known=True)
     assert prices.cost_of("gpt-4o-mini", 1_000) == Cost(0.0, known=False)

@@ -14,7 +14,7 @@ def rights(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_what_is_made_and_what_was_wide_open_is_closed_to_others(tmp_path: Path) -> None:
+def test_new_and_formerly_public_files_are_closed_to_others(tmp_path: Path) -> None:
     wide = tmp_path / "wide"
     wide.mkdir()
     wide.chmod(0o755)

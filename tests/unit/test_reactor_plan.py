@@ -45,7 +45,7 @@ def test_a_summary_is_due_again_after_five_more_messages() -> None:
     assert due(35, summarised=20, tagged=35) == Plan(summarise_through=25)
 
 
-def test_without_summaries_the_rest_is_due_all_the_same() -> None:
+def test_without_summaries_other_work_is_still_due() -> None:
     assert due(40, settings=OFF) == Plan(tag_through=40)
     assert due(201, settings=OFF) == Plan(tag_through=21, prune_through=21)
 
@@ -57,7 +57,7 @@ def test_over_two_hundred_messages_the_oldest_go_and_are_tagged_and_summarised_b
     assert due(600).prune_through == 420
 
 
-def test_the_cut_moves_behind_a_result_that_belongs_to_what_goes() -> None:
+def test_the_cut_moves_after_a_result_whose_call_is_pruned() -> None:
     messages = chat(201)
     messages[19:23] = [assistant("", "a", "b", seq=20), tool("a", seq=21), user("meanwhile", seq=22), tool("b", seq=23)]
     assert prune_through(messages, 200) == 23
@@ -70,7 +70,7 @@ def test_the_cut_moves_before_a_call_whose_result_is_among_the_newest() -> None:
     assert prune_through(messages, 200) == 19
 
 
-def test_a_result_without_a_call_holds_nothing_up() -> None:
+def test_a_result_without_a_call_does_not_prevent_pruning() -> None:
     messages = chat(201)
     messages[21] = tool("never called", seq=22)
     assert prune_through(messages, 200) == 21
@@ -94,7 +94,9 @@ def threads(draw: st.DrawFn) -> list[Message]:
 
 
 @given(threads(), st.integers(30, 60))
-def test_pruning_parts_no_call_from_its_result_and_keeps_the_newest(messages: list[Message], limit: int) -> None:
+def test_pruning_never_separates_a_call_from_its_result_and_keeps_the_newest_messages(
+    messages: list[Message], limit: int
+) -> None:
     through = prune_through(messages, limit)
     if through is None:
         return
@@ -109,7 +111,7 @@ def called(messages: Sequence[Message]) -> set[str | None]:
 
 
 @given(st.integers(0, 400), st.integers(0, 400), st.integers(0, 400))
-def test_what_is_done_is_not_due_again(count: int, summarised: int, tagged: int) -> None:
+def test_completed_work_is_not_due_again(count: int, summarised: int, tagged: int) -> None:
     """After at most three rounds nothing is due, and no progress is lost."""
     messages = chat(count)
     for _ in range(3):

@@ -52,9 +52,7 @@ def evidence(query: str, index: ScopeIndex, allowed: list[bool] | None = None) -
     ],
     ids=["never-said", "said-by-the-other"],
 )
-def test_what_somebody_said_gives_high_confidence_and_what_nobody_or_the_other_said_low(
-    answered: str, unanswered: str
-) -> None:
+def test_questions_about_stated_facts_have_high_confidence_and_others_low(answered: str, unanswered: str) -> None:
     index = scope(*TALK)
     assert evidence(answered, index).confidence > LOW > evidence(unanswered, index).confidence
 
@@ -71,7 +69,7 @@ def test_only_turns_that_may_be_found_are_evidence() -> None:
     assert evidence(asked, index, [True, True, True, False, False, False]).held < evidence(asked, index).held
 
 
-def test_a_memory_that_holds_the_words_is_evidence_too() -> None:
+def test_a_memory_that_contains_the_words_is_evidence_too() -> None:
     found = evidence("Which university did Ann study at?", scope(*TALK))
     assert found.also_in(["Ann studied at a university in Oslo"]).confidence > found.confidence
     assert found.also_in([]) == found
@@ -81,7 +79,7 @@ def test_a_question_without_words_to_look_for_is_not_judged() -> None:
     assert evidence_for("Ann?", scope(*TALK), None) is None
 
 
-def test_the_time_that_a_question_names_is_not_among_its_words() -> None:
+def test_the_time_named_by_a_question_is_not_one_of_its_words() -> None:
     [part] = read_question("What did Ann adopt last week?", START).parts
     assert terms(part.undated) == terms("What did Ann adopt ?")
 
@@ -100,5 +98,5 @@ def test_the_line_for_a_model_is_in_the_language_of_the_question_and_only_where_
 @pytest.mark.parametrize(
     ("text", "asks"), [("Where do I live?", True), ("I live in Leeds.", False), ("我住哪？", True)]
 )
-def test_a_statement_asks_nothing(text: str, asks: bool) -> None:
+def test_questions_are_distinguished_from_statements(text: str, asks: bool) -> None:
     assert read_question(text).asks is asks

@@ -39,7 +39,7 @@ def test_a_question_without_a_date_has_no_time() -> None:
     assert spans("Which plants do I have?") == [[]]
 
 
-def test_a_day_is_one_where_the_user_lives() -> None:
+def test_a_day_is_in_the_users_timezone() -> None:
     assert spans("What did I do today?", zone="Asia/Shanghai") == [["2026-11-23 2026-11-24"]]
 
 
@@ -50,7 +50,7 @@ def test_each_part_of_a_question_has_its_own_times() -> None:
     ]
 
 
-def test_a_month_that_is_a_person_of_the_conversation_is_no_time() -> None:
+def test_a_month_that_is_the_name_of_a_speaker_is_not_a_time() -> None:
     query = "Who called after April?"
     assert spans(query) == [["2026-05-01 2026-11-22"]]
     assert spans(query, names=tuple(terms("April"))) == [[]]

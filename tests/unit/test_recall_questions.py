@@ -86,7 +86,7 @@ def test_more_questions_than_parts_share_the_last_one() -> None:
         ("我真正想问的是：", ["我真正想问的是："]),
     ],
 )
-def test_what_was_said_before_the_question_that_is_meant_is_left_out(query: str, meant: list[str]) -> None:
+def test_text_before_the_actual_question_is_left_out(query: str, meant: list[str]) -> None:
     assert parts(query) == meant
 
 
@@ -110,7 +110,7 @@ def test_what_was_said_before_the_question_that_is_meant_is_left_out(query: str,
         ("我们聊了什么？", "summary", "我们聊了什么？"),
     ],
 )
-def test_for_an_order_or_a_summary_the_topic_is_looked_for(query: str, kind: Kind, topic: str) -> None:
+def test_questions_for_an_order_or_a_summary_search_the_topic(query: str, kind: Kind, topic: str) -> None:
     assert (read_question(query).kind, parts(query)) == (kind, [topic])
 
 
@@ -145,7 +145,7 @@ def test_orders_of_other_kinds_are_facts(query: str) -> None:
         ("我告诉过你我的生日吗？", "people"),
     ],
 )
-def test_whose_words_are_asked_for(query: str, words_of: WordsOf) -> None:
+def test_the_requested_speaker_is_recognised(query: str, words_of: WordsOf) -> None:
     assert read_question(query).words_of == words_of
 
 

@@ -67,7 +67,7 @@ def test_context_does_not_cross_threads() -> None:
     assert best("llama", index) == [0]
 
 
-def test_context_knows_when_turns_in_between_were_not_loaded() -> None:
+def test_turns_that_were_not_loaded_reduce_the_context_part() -> None:
     assert best("llama", scope("A: the llama", "A: far away", positions=[0, 50])) == [0]
     near = rank(Query("llama"), scope("A: the llama", "A: next", positions=[0, 1]))[1].parts["context"]
     gap = rank(Query("llama"), scope("A: the llama", "A: next but one", positions=[0, 2]))[1].parts["context"]
@@ -109,7 +109,7 @@ def test_chunks_without_vectors_yet_are_ranked_by_their_words() -> None:
     assert found[0].parts["dense"] == 0 and all(np.isfinite(s.score) for s in found)
 
 
-def test_with_no_vector_at_all_keyword_search_is_what_is_left() -> None:
+def test_without_any_vector_only_keyword_search_is_used() -> None:
     texts = ("A: one", "A: the llama", "A: three")
     missing = np.full((3, 2), np.nan, dtype=np.float32)
     keyword = rank(Query("llama"), scope(*texts))
@@ -176,7 +176,7 @@ def test_an_empty_scope_has_no_answer() -> None:
     assert best("llama", scope("A: the llama"), k=0) == []
 
 
-def test_what_is_like_the_best_is_lifted() -> None:
+def test_feedback_raises_turns_that_are_similar_to_the_best() -> None:
     """The words of the two best turns lead to a similar turn that shares no word with the question."""
     said = ("A: kayaks are fun", "B: a red boat", "A: paddling on rivers", "B: tax forms", "A: soup", "B: chess")
     vectors = np.array([[1, 0, 0.1], [0.9, 0.1, 0.1], [0.8, 0, 0.3], [0, 1, 0.3], [0, 0.8, 1], [0.1, 0.9, 0.6]])
@@ -186,7 +186,7 @@ def test_what_is_like_the_best_is_lifted() -> None:
     assert found[2].chunk == 2
 
 
-def test_the_best_is_not_helped_by_being_like_itself() -> None:
+def test_feedback_does_not_raise_the_best_turn_itself() -> None:
     said = ("A: a llama", "B: soup", "A: chess", "B: tax forms")
     vectors = np.array([[1, 0, 0], [0, 1, 0.2], [0, 0.9, 0.4], [0.1, 0.8, 0.1]])
     first = rank(Query("llama", np.array([0.9, 0.2, 0.1])), scope(*said, vectors=vectors), 1)[0]

@@ -20,12 +20,12 @@ NOW = datetime(2026, 6, 15, 12, tzinfo=UTC)
         ("去年三月", "2025-03-31T23:59:59.999999+00:00"),
     ],
 )
-def test_a_time_is_itself_and_a_span_its_last_moment(given: str, at: str) -> None:
+def test_a_time_means_itself_and_a_span_its_last_moment(given: str, at: str) -> None:
     assert time_of(given, NOW) == datetime.fromisoformat(at)
 
 
 @pytest.mark.parametrize("given", ["yesterday", "昨天"])
-def test_words_for_a_day_mean_one_of_the_zone_and_an_iso_date_one_of_utc(given: str) -> None:
+def test_words_for_a_day_use_the_timezone_and_an_iso_date_uses_utc(given: str) -> None:
     early = datetime(2026, 6, 14, 23, tzinfo=UTC)  # this is 07:00 of the 15th in Shanghai
     shanghai = ZoneInfo("Asia/Shanghai")
     assert time_of(given, early, shanghai) == datetime.fromisoformat("2026-06-14T15:59:59.999999+00:00")
@@ -34,6 +34,6 @@ def test_words_for_a_day_mean_one_of_the_zone_and_an_iso_date_one_of_utc(given: 
 
 
 @pytest.mark.parametrize("given", ["", "some day", "9999-12-31", "2026-13-01", "from May to June"])
-def test_what_is_no_one_time_is_refused(given: str) -> None:
+def test_a_text_that_is_not_one_time_is_refused(given: str) -> None:
     with pytest.raises(InvalidTime):
         time_of(given, NOW)

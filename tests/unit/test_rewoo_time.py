@@ -22,7 +22,7 @@ async def desk() -> AsyncIterator[Desk]:
         yield desk
 
 
-async def test_a_tool_that_leaves_no_time_is_given_up_and_the_answer_comes(desk: Desk) -> None:
+async def test_a_tool_that_takes_too_long_is_abandoned_and_the_answer_is_made(desk: Desk) -> None:
     @tool
     async def slow() -> None:
         """Never ends."""
@@ -40,7 +40,7 @@ async def test_a_tool_that_leaves_no_time_is_given_up_and_the_answer_comes(desk:
     assert text(pieces) == "Done without it."
 
 
-async def test_a_tool_that_writes_and_leaves_no_time_may_have_been_done(desk: Desk) -> None:
+async def test_a_writing_tool_that_takes_too_long_is_reported_as_possibly_done(desk: Desk) -> None:
     @tool(writes=True)
     async def pay() -> None:
         """Never ends."""
@@ -57,9 +57,7 @@ async def test_a_tool_that_writes_and_leaves_no_time_may_have_been_done(desk: De
     assert told["later"] == {"error": "there was no time left for it"}
 
 
-async def test_the_calls_of_a_run_have_one_time_by_which_text_must_come(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_calls_of_a_run_share_one_deadline_for_text(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     given, stream = list[ChatRequest](), desk.chat.stream
 
     def noted(request: ChatRequest) -> AsyncIterator[Delta]:
@@ -75,19 +73,19 @@ async def test_the_calls_of_a_run_have_one_time_by_which_text_must_come(
     assert planning.ends_at == planning.text_by and solving.ends_at is None  # a plan is not shown before it is complete
 
 
-async def test_a_model_that_only_thinks_is_given_up_in_time(desk: Desk) -> None:
+async def test_a_model_that_only_thinks_is_abandoned_in_time(desk: Desk) -> None:
     desk.server.reply("Done.", thinking="hm " * 1_000, between=0.05)
     with pytest.raises(ModelTimedOut):
         await desk.ask(within_s=0.5)
 
 
-async def test_a_plan_that_only_thinks_in_a_loop_is_given_up_in_time(desk: Desk) -> None:
+async def test_a_plan_that_only_thinks_in_a_loop_is_abandoned_in_time(desk: Desk) -> None:
     desk.server.reply("Done.", thinking="hm " * 1_000, between=0.05)
     with pytest.raises(ModelTimedOut):
         await desk.ask("refunds", within_s=0.5)
 
 
-async def test_a_model_that_hangs_after_a_slow_tool_is_given_up_in_time(
+async def test_a_model_that_hangs_after_a_slow_tool_is_abandoned_in_time(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @tool

@@ -70,7 +70,7 @@ def test_a_question_that_names_one_keyword_is_left_to_the_model() -> None:
 
 
 @given(st.text(), st.lists(st.text(min_size=1), max_size=6), st.floats(0.01, 1))
-def test_any_text_gets_a_confidence_between_nought_and_one(text: str, keywords: list[str], confidence: float) -> None:
+def test_any_text_gets_a_confidence_between_zero_and_one(text: str, keywords: list[str], confidence: float) -> None:
     routing = route(text, [Rule("a", keywords=tuple(keywords), confidence=confidence)])
     assert 0 <= routing.confidence <= 1
     assert routing.should_use_llm == (routing.confidence < THRESHOLD)

@@ -29,7 +29,7 @@ def text(data: TurnRecorded) -> str:
     return "\n".join(part for part in parts if isinstance(part, str))
 
 
-def test_it_is_one_thread_of_over_260_turns_in_time_order_over_weeks() -> None:
+def test_the_sample_is_one_thread_of_over_260_turns_in_time_order_over_weeks() -> None:
     found = turns()
     assert len(found) > 260
     assert {(turn.thread, turn.user) for turn in found} == {(THREAD, USER)}
@@ -54,7 +54,7 @@ def test_english_and_chinese_both_carry_at_least_a_quarter_of_the_talk() -> None
     assert english > len(spoken) / 4
 
 
-def test_every_tool_call_has_exactly_one_result_right_behind_its_turn() -> None:
+def test_every_tool_call_has_exactly_one_result_right_after_its_turn() -> None:
     waiting: list[str] = []
     used: list[str] = []
     for turn in turns():

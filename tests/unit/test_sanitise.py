@@ -102,7 +102,7 @@ def test_grades_are_masked_for_the_public_only(text: str, masked: str) -> None:
 
 
 @pytest.mark.parametrize("text", HARMLESS)
-def test_what_only_looks_like_it_stays(text: str) -> None:
+def test_similar_texts_are_not_masked(text: str) -> None:
     assert sanitise(text, FULL) == text
 
 
@@ -112,22 +112,22 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(PIECES | st.text(max_size=4), max_size=12).map("".join), st.sampled_from(list(SanitiseLevel)))
-def test_what_was_sanitised_once_stays_as_it_is(text: str, level: SanitiseLevel) -> None:
+def test_sanitising_twice_changes_nothing_more(text: str, level: SanitiseLevel) -> None:
     once = sanitise(text, level)
     assert sanitise(once, level) == once
 
 
 @pytest.mark.parametrize("text", ["1", "a@", "sk-", "123-", "eyJ", "-----BEGIN PRIVATE KEY-----", "4111 ", "密码是a"])
-def test_no_text_takes_long(text: str) -> None:
+def test_sanitising_a_long_text_takes_linear_time(text: str) -> None:
     assert isinstance(sanitise(text * 20_000, FULL), str)
 
 
-def test_in_json_the_value_of_a_secret_is_masked_whole_and_names_stay() -> None:
+def test_the_whole_value_of_a_secret_in_json_is_masked_and_keys_stay() -> None:
     value = {"api_key": "plain", "to": ["bob@example.com", 7, None], "bob@example.com": True}
     assert sanitise_json(value, FULL) == {"api_key": "****", "to": ["b***@***", 7, None], "bob@example.com": True}
 
 
-def test_a_log_line_says_no_secret_nor_does_its_traceback() -> None:
+def test_secrets_are_masked_in_log_lines_and_tracebacks() -> None:
     stream, logger = io.StringIO(), logging.Logger("t")
     handler = logging.StreamHandler(stream)
     handler.addFilter(SanitisedLines())

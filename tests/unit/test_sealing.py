@@ -94,7 +94,7 @@ CLEAR = {
 
 
 @given(st.sampled_from(EVERY_CONTRACT), IDS, TENANTS, IDS)
-def test_what_is_sealed_opens_to_the_same(data: EventData, thread: str, tenant: str, user: str) -> None:
+def test_a_sealed_event_opens_unchanged(data: EventData, thread: str, tenant: str, user: str) -> None:
     made = event(data, thread, tenant=tenant, user=user)
     assert decode(encode(made, KEYS), KEYS) == made
 
@@ -136,26 +136,26 @@ def test_the_numbers_of_a_sealed_turn_stay_readable() -> None:
 
 
 @pytest.mark.parametrize("made", [turn("hello"), event(ThreadOpened(), user="ann"), turn("", user="ann")])
-def test_an_event_of_nobody_and_one_that_says_nothing_are_written_in_clear(made: Event) -> None:
+def test_events_without_a_user_or_without_words_are_written_unencrypted(made: Event) -> None:
     assert encode(made, KEYS) == encode(made)
 
 
 @pytest.mark.parametrize("made", [turn("hello"), event(Erased(), user="ann"), event(ThreadDeleted(), user="ann")])
-def test_no_key_is_needed_or_made_for_what_can_hold_no_words_of_a_user(made: Event) -> None:
+def test_no_key_is_needed_or_made_for_events_without_a_users_words(made: Event) -> None:
     assert encode(made, KeysAtHand(away=True)) == encode(made)
 
 
-def test_a_user_whose_key_cannot_be_had_is_not_written_in_clear() -> None:
+def test_events_of_a_user_whose_key_is_unavailable_are_not_written_unencrypted() -> None:
     with pytest.raises(KeyUnavailable, match="ann"):
         encode(turn("my secret", user="ann"), KeysAtHand(away=True))
 
 
-def test_a_reader_that_cannot_get_the_key_now_does_not_take_the_event_for_broken() -> None:
+def test_an_unavailable_key_does_not_make_an_event_malformed() -> None:
     with pytest.raises(KeyUnavailable):
         decode(encode(turn("my secret", user="ann"), KEYS), KeysAtHand(away=True))
 
 
-def test_a_sealed_event_is_parked_where_nothing_is_encrypted() -> None:
+def test_a_sealed_event_is_parked_if_no_keys_are_configured() -> None:
     with pytest.raises(InvalidEvent, match="there are no keys without TURNLOG_KEK"):
         decode(encode(turn("my secret", user="ann"), KEYS))
 
@@ -176,7 +176,7 @@ def test_a_sealed_event_is_parked_where_nothing_is_encrypted() -> None:
     ],
     ids=str,
 )
-def test_a_seal_that_was_changed_or_moved_to_another_event_is_no_event(change: dict[str, Any]) -> None:
+def test_a_seal_that_was_changed_or_moved_to_another_event_is_refused(change: dict[str, Any]) -> None:
     document = json.loads(encode(turn("my secret", user="ann"), KEYS)) | change
     with pytest.raises(InvalidEvent):
         decode(json.dumps(document).encode(), KEYS)
@@ -192,13 +192,13 @@ def test_no_bit_of_a_seal_can_be_changed(choice: st.DataObject) -> None:
         decode(json.dumps(document).encode(), KEYS)
 
 
-def test_long_words_take_less_room_sealed_than_in_clear() -> None:
+def test_long_texts_take_less_room_sealed_than_unencrypted() -> None:
     made = turn("I ran along the river, 然后我喝了茶. " * 2_000, user="ann")
     assert len(encode(made, KEYS)) < len(encode(made)) / 2
     assert decode(encode(made, KEYS), KEYS) == made
 
 
-def test_the_same_words_never_look_the_same() -> None:
+def test_sealing_the_same_words_twice_gives_different_bytes() -> None:
     made = turn("my secret", user="ann")
     assert json.loads(encode(made, KEYS))["sealed"] != json.loads(encode(made, KEYS))["sealed"]
 
@@ -214,12 +214,12 @@ def test_the_golden_sealed_document_opens_for_ever() -> None:
     )
 
 
-def test_a_sealed_event_is_shown_to_people_as_if_it_were_not() -> None:
+def test_a_sealed_event_is_shown_to_people_unsealed() -> None:
     made = turn("my secret", user="ann")
     assert unsealed(json.loads(encode(made, KEYS)), KEYS) == json.loads(encode(made))
 
 
-def test_an_old_version_that_was_sealed_is_opened_before_it_is_made_new() -> None:
+def test_a_sealed_event_of_an_old_version_is_opened_before_it_is_upcast() -> None:
     document = json.loads(GOLDEN.read_bytes()) | {"dataschema": "urn:turnlog:turn_recorded:1"}
     document["data"] = {"role": "user", "tokens": 9}
     found = decode(json.dumps(document).encode(), DESTROYED)

@@ -55,7 +55,7 @@ def test_a_secret_makes_no_memory(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", NO_SECRETS)
-def test_what_only_looks_like_a_secret_is_remembered(text: str) -> None:
+def test_texts_that_only_look_like_secrets_are_remembered(text: str) -> None:
     assert kept(text)
     assert not asks_to_keep_a_secret(text)
 

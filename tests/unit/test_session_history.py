@@ -78,7 +78,7 @@ def test_the_threshold_asks_for_a_checkpoint_in_any_mode(summary: str) -> None:
     assert build_history(summary, turns, "one more", above, COUNTER).should_checkpoint, "the query counts"
 
 
-def test_over_the_window_the_oldest_turns_leave_behind_a_line_that_counts_them() -> None:
+def test_a_line_counts_the_oldest_turns_that_exceed_the_window() -> None:
     turns = exchanges(60)
     found = build_history("A summary.", turns, "now?", SMALL, COUNTER)
     head, summary, gap, left_out, *lines = found.history.splitlines()

@@ -94,14 +94,14 @@ def test_an_update_replaces_whole_parts_and_leaves_the_others() -> None:
     assert (again.global_state, again.user_snapshot, again.current_agent_key) == ({"b": 2}, {"name": "Ann"}, "x")
 
 
-def test_a_checkpoint_leaves_the_turns_after_what_it_covers() -> None:
+def test_a_checkpoint_keeps_the_turns_after_its_last_covered_turn() -> None:
     state = begun(turn("one"), turn("two"), turn("three"), ended(3, recent_turns=4))
     assert (state.mode, state.summary, state.covered_seq, state.recent_turns) == ("SUMMARY_N", "S.", 3, 4)
     assert (contents(state), state.segment_complete) == (["three"], True)
     assert contents(folded(turn("four"), start=state)) == ["three", "four"]
 
 
-def test_a_checkpoint_cannot_cover_what_is_not_said_yet() -> None:
+def test_a_checkpoint_cannot_cover_future_turns() -> None:
     state = begun(turn("one"), ended(99))
     assert (state.covered_seq, contents(state)) == (3, [])
     assert contents(folded(turn("two"), start=state)) == ["two"]
@@ -117,7 +117,7 @@ def test_a_checkpoint_of_turns_before_a_reset_changes_only_the_time() -> None:
 @pytest.mark.parametrize(
     "going_back", [event(SegmentCheckpointFailed(attempts=3, error="away")), ended(2, summary="less")]
 )
-def test_a_segment_that_goes_back_behind_what_is_at_hand_says_so(going_back: Event) -> None:
+def test_a_segment_that_begins_before_the_known_turns_is_marked_incomplete(going_back: Event) -> None:
     state = begun(turn("one"), turn("two"), turn("three"), ended(3))
     back = folded(going_back, start=state)
     assert back is not None
@@ -185,6 +185,8 @@ BLOCK_RESULT = message("user", (ToolResultBlock(tool_use_id="c", content="8 May"
         ([RESULT, ASSISTANT, RESULT, USER], [3, 1]),
     ],
 )
-def test_a_turn_is_what_was_asked_its_tool_rounds_and_the_answer(messages: list[Message], sizes: list[int]) -> None:
+def test_a_turn_consists_of_the_question_its_tool_rounds_and_the_answer(
+    messages: list[Message], sizes: list[int]
+) -> None:
     assert turns(*messages) == sizes
     assert [one for group in turns_of(messages) for one in group] == messages

@@ -68,7 +68,7 @@ def test_every_spelling_of_the_words_is_struck(words: str) -> None:
 
 
 @pytest.mark.parametrize(("words", "text"), [("Straße 5-ab", "STRASSE 5-AB"), ("strasse 5-ab", "Straße 5-ab")])
-def test_letters_that_are_two_in_another_case_are_struck(words: str, text: str) -> None:
+def test_letters_that_become_two_in_another_case_are_struck(words: str, text: str) -> None:
     assert without(words, turn(f"At {text}.").data).content == "At [redacted]."
 
 

@@ -37,11 +37,11 @@ def test_every_form_is_found(form: str) -> None:
     assert SearchStrings([SECRET]).within(b"before " + WRITTEN[form].encode() + b" after") == {0: 1}
 
 
-def test_what_is_almost_it_is_not_found() -> None:
+def test_a_string_that_differs_by_one_character_is_not_found() -> None:
     assert SearchStrings([SECRET]).within(SECRET[:-1].encode() + b"?" + SECRET[1:].encode()) == {}
 
 
-def test_a_string_that_parts_divide_is_found_once() -> None:
+def test_a_string_divided_among_parts_is_found_once() -> None:
     data = b"a" * 50 + SECRET.encode() + b"b" * 50
     for size in (1, 7, 30, 64):
         searched = Searched(SearchStrings([SECRET, "nowhere to be found"]))
@@ -52,7 +52,7 @@ def test_a_string_that_parts_divide_is_found_once() -> None:
 
 
 @given(st.lists(st.text(min_size=8, max_size=20), min_size=1, max_size=8), st.integers(0, 99))
-def test_it_finds_what_a_plain_search_finds(strings: list[str], seed: int) -> None:
+def test_every_match_of_a_plain_search_is_found(strings: list[str], seed: int) -> None:
     chance = random.Random(seed)
     data = "".join(chance.choice([*strings, "…", "x"]) for _ in range(12)).encode(errors="replace")
     search_strings = SearchStrings([one for one in strings if one.isprintable()])
@@ -62,7 +62,7 @@ def test_it_finds_what_a_plain_search_finds(strings: list[str], seed: int) -> No
             assert number in found
 
 
-def test_strings_are_chosen_that_are_somebodys_own() -> None:
+def test_personal_strings_are_chosen() -> None:
     text = 'I was born on 2001-05-08 in Ürümqi. Mail ann@example.com, "passport" or 13812345678!\n林薇的猫'
     found = list(candidates(text))
     assert {"ann@example.com", "13812345678", "林薇的猫", "I was born on 2001-05-08 in Ürümqi."} <= set(found)
@@ -71,7 +71,7 @@ def test_strings_are_chosen_that_are_somebodys_own() -> None:
     assert len(chosen([*found, *(f"sentence number {n} of many" for n in range(900))], 100)) == 100
 
 
-def test_ids_of_events_are_nobodys_words() -> None:
+def test_ids_of_events_are_not_personal() -> None:
     """Digits of an id may look like a phone number, and every event's id is unencrypted."""
     given = {"event_id": UUID("01a061d4-bc98-7934-a201-289350018440"), "quote": "my friend Mia Lindqvist"}
     source = SOURCE.model_copy(update=given)
@@ -79,14 +79,14 @@ def test_ids_of_events_are_nobodys_words() -> None:
     assert list(words_of(EntitiesFound(entities=(entity,)))) == ["Mia Lindqvist", source.quote]
 
 
-def test_versions_of_channels_are_nobodys_words() -> None:
+def test_versions_of_channels_are_not_personal() -> None:
     version = f"{7:032}.00d0123456789abc"
     checkpoint = {"channel_values": {"topic": "the cats of Ürümqi"}, "channel_versions": {"topic": version}}
     saved = CheckpointSaved(checkpoint_id="c", checkpoint=checkpoint, metadata={"city": "Zell am See"})
     assert list(words_of(saved)) == ["the cats of Ürümqi", "Zell am See"]
 
 
-def test_ids_that_turnlog_and_models_make_are_no_words_of_a_person() -> None:
+def test_ids_made_by_turnlog_and_models_are_not_personal() -> None:
     call = ToolCall(id="532515270", name="recall_memory", arguments='{"query": "passport XY1234567"}')
     blocks = (ToolUseBlock(id="call 12345678", name="f"), ToolResultBlock(tool_use_id="call 12345678", content="a b"))
     assert list(words_of(TurnRecorded(role="assistant", tool_calls=(call,)))) == [
@@ -98,13 +98,13 @@ def test_ids_that_turnlog_and_models_make_are_no_words_of_a_person() -> None:
         assert list(candidates(made)) == []
 
 
-def test_numbers_of_a_person_count_whatever_is_around_them() -> None:
+def test_personal_numbers_are_found_in_any_surrounding_text() -> None:
     said = "电话13812345678，身份证11010119900307888X。 IBAN DE89370400440532013000, +44 20 7946 0958."
     found = set(candidates(said))
     assert {"13812345678", "11010119900307888X", "DE89370400440532013000", "+44 20 7946 0958"} <= found
 
 
-def test_what_was_found_is_shown_masked() -> None:
+def test_found_strings_are_shown_masked() -> None:
     searched = Searched(SearchStrings([SECRET, "对花生过敏", "nowhere to be found"]))
     searched.add(f"{SECRET} 对花生过敏".encode())
     searched.flush()

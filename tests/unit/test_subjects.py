@@ -42,7 +42,7 @@ def test_no_two_threads_share_a_token(threads: list[str]) -> None:
 
 
 @given(THREADS)
-def test_no_thread_takes_the_token_of_another_as_its_name(thread: str) -> None:
+def test_no_thread_can_be_named_like_the_token_of_another(thread: str) -> None:
     token = thread_token(thread)
     assert token == thread or thread_token(token) != token
 
@@ -123,7 +123,7 @@ def test_every_thread_has_a_key_of_its_own_that_a_bucket_takes(threads: list[str
 
 
 @pytest.mark.parametrize("thread", ["plain-1_A", "a.b", ">", "线"])
-def test_an_ear_on_a_thread_hears_what_is_published_there_and_nothing_else(thread: str) -> None:
+def test_a_watcher_of_a_thread_receives_only_messages_of_that_thread(thread: str) -> None:
     published = publish_subject("acme", thread, "turn_recorded")
     assert watch_subject("acme", thread) == published.removesuffix("turn_recorded") + "*"
     assert watch_type("acme", "erased") == "turnlog.acme.*.erased"
@@ -137,7 +137,7 @@ LENGTHS = st.sampled_from((1, 3, 384, 385, 512))
 
 
 @given(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), LENGTHS)
-def test_a_user_called_as_the_thread_or_hash_of_another_has_another_thread(character: str, length: int) -> None:
+def test_a_user_named_like_the_thread_or_hash_of_another_has_a_different_thread(character: str, length: int) -> None:
     user = (character * length).encode()[:length].decode(errors="ignore") or "u"
     for thread_of, prefix in ((memory_thread, "memories/"), (access_thread, "access/")):
         name = thread_of(user).removeprefix(prefix)

@@ -43,7 +43,7 @@ async def used(counter: Counter) -> list[int]:
     return [await counter.one(), *[number async for number in counter.some()]]
 
 
-async def test_an_open_one_is_used_in_its_own_loop_and_from_another() -> None:
+async def test_an_open_owner_works_from_its_own_loop_and_from_another() -> None:
     counter = Counter()
     assert await used(counter) == [1, 1, 2]
     assert await asyncio.to_thread(asyncio.run, used(counter)) == [1, 1, 2]
@@ -51,7 +51,7 @@ async def test_an_open_one_is_used_in_its_own_loop_and_from_another() -> None:
 
 
 @pytest.mark.parametrize("is_closed", [True, False])
-def test_where_its_loop_has_ended_it_is_said_whether_it_was_closed(is_closed: bool) -> None:
+def test_after_its_loop_has_ended_the_error_says_whether_the_owner_was_closed(is_closed: bool) -> None:
     counter = asyncio.run(made())
     counter.is_closed = is_closed
     told, why = (LoopClosed, "this Counter is closed") if is_closed else (WrongThread, "does not run any more")
@@ -69,7 +69,7 @@ async def opened() -> AsyncIterator[Counter]:
 
 
 @pytest.mark.parametrize("from_a_loop", [True, False])
-def test_a_call_under_way_when_it_is_closed_ends_and_says_why(from_a_loop: bool) -> None:
+def test_a_call_running_when_the_owner_is_closed_ends_with_the_reason(from_a_loop: bool) -> None:
     def call() -> None:
         work = counter.for_ever(begun)
         try:

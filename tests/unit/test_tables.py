@@ -70,7 +70,7 @@ def test_a_long_line_of_any_command_continues_with_a_deeper_indent(monkeypatch: 
     ]
 
 
-def test_ids_are_shortened_to_what_tells_them_apart() -> None:
+def test_ids_are_shortened_to_distinct_prefixes() -> None:
     assert short_ids(["a442fe0f-1891", "93a4dc66-a018"]) == {"a442fe0f-1891": "a442fe0f", "93a4dc66-a018": "93a4dc66"}
     assert [*short_ids(["01a20196-0e29", "01a20196-4b01"]).values()] == ["01a20196-0", "01a20196-4"]
 
@@ -88,7 +88,7 @@ def test_numbers_are_aligned_to_the_right_and_keep_their_heads_under_a_row(monke
 
 
 @pytest.mark.parametrize("width", [60, 100])
-def test_what_a_user_has_left_fits_a_terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+def test_the_table_of_remaining_quotas_fits_a_terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     guards = [
         Guard("tokens_per_day", 200_000, 1_234, 198_766, datetime(2026, 11, 28, tzinfo=UTC)),
         Guard("usd_per_month", 20, 0.5, 19.5, None),

@@ -19,7 +19,7 @@ async def failing() -> None:
         raise ValueError("at its end")
 
 
-async def test_a_task_that_swallows_its_cancellation_ends_all_the_same() -> None:
+async def test_a_task_that_swallows_its_cancellation_still_ends() -> None:
     tasks = [asyncio.create_task(work) for work in (stubborn(), failing(), asyncio.sleep(0))]
     await asyncio.sleep(0)
     await cancel(*tasks)

@@ -44,7 +44,7 @@ def test_a_plan_has_the_calls_that_were_recorded() -> None:
     assert [(call.id, call.name, call.arguments) for call in made.tool_calls] == [("c1", "find", '{"a": 1}')]
 
 
-def test_results_are_not_made_again_but_the_past_is_recalled_again() -> None:
+def test_recorded_results_are_reused_except_those_of_recall() -> None:
     answered = RunToolAnswered(**CALL, tool="find", result='{"b": 2}')
     recalled = RunToolAnswered(**CALL | {"call_id": "c2"}, tool="recall_memory", result="{}")
     known = journal(RunToolCalled(**CALL, tool="find"), answered, recalled)

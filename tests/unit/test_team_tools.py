@@ -59,7 +59,7 @@ def test_the_bundled_team_has_all_its_tools_and_no_other() -> None:
     assert len(registry.names) == 32
 
 
-def test_what_a_repeated_call_would_do_twice_is_not_tried_again() -> None:
+def test_tools_whose_repetition_has_a_second_effect_are_not_retried() -> None:
     registry = advising_tools()
     assert {name for name in registry.names if registry[name].retries == 0} == {"update_profile", "polish_essay"}
     assert {registry[name].timeout_s for name in registry.names} == {30.0}
@@ -135,7 +135,7 @@ def test_the_docstring_describes_the_parameters() -> None:
     }
 
 
-def test_a_function_that_writes_and_has_no_id_of_the_call_is_not_repeated() -> None:
+def test_a_writing_function_without_the_id_of_the_call_is_not_repeated() -> None:
     def note(text: str) -> None:
         """Notes."""
 
@@ -198,7 +198,9 @@ async def test_no_agent_may_use_the_tools_of_another() -> None:
     assert refused == 5 * 32 - 36 - 4  # four specialists may also delegate
 
 
-async def test_a_failing_tool_is_tried_three_times_and_its_words_stay_here(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failing_tool_is_tried_three_times_and_its_error_text_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(tools, "FIRST_WAIT_S", 0.0)
     tries = 0
 
@@ -233,7 +235,7 @@ async def test_a_tool_that_must_not_happen_twice_is_tried_once() -> None:
     assert tries == 1
 
 
-async def test_a_mistake_is_not_tried_again() -> None:
+async def test_a_mistake_is_not_retried() -> None:
     tries = 0
 
     @tool
@@ -258,7 +260,7 @@ async def test_a_tool_that_takes_too_long_is_given_up() -> None:
     assert error_of(await registry.call(agent, "slow", "{}", USE)) == "slow did not answer within 0.01 s"
 
 
-async def test_a_result_that_is_no_json_value_is_an_error() -> None:
+async def test_a_result_that_is_not_json_is_an_error() -> None:
     @tool
     def odd() -> object:
         """Returns what JSON cannot hold."""

@@ -67,7 +67,7 @@ def test_every_agent_of_the_bundled_team_has_texts_in_two_languages() -> None:
         assert all(text.name and text.description for text in agent.texts.values())
 
 
-def test_prompts_are_word_for_word_those_that_were_asked_for() -> None:
+def test_prompts_are_exactly_the_specified_ones() -> None:
     prompt = bundled_team().agents["essay"].prompt
     assert prompt.startswith("留学文书专家。中文回复。\n\n能力: 文书评估|润色修改|头脑风暴|大纲规划")
     assert prompt.endswith("原则: 保持学生声音，不代写完整文书")
@@ -152,7 +152,7 @@ def test_a_server_of_tools_that_cannot_be_used_is_named(text: str, problem: str,
         load_team(tmp_path)
 
 
-def test_a_secret_is_sent_as_its_header_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_is_sent_in_the_form_that_its_header_requires(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOP_TOKEN", "s3cret")
     given = {"document": "d", "tools": {}, "auth_env": "SHOP_TOKEN"}
     assert HttpService(**given).auth_headers() == {"Authorization": "Bearer s3cret"}

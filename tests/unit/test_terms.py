@@ -68,7 +68,7 @@ def test_part_of_a_chinese_name_finds_it() -> None:
     assert finds("曼婷喜欢什么", "你好，张曼婷")
 
 
-def test_the_name_of_an_area_is_found_without_what_begins_within_it() -> None:
+def test_the_name_of_an_area_is_found_without_words_that_begin_inside_it() -> None:
     assert finds("東京", "東京都庁の近く") and finds("都庁", "東京都庁の近く")
     assert not finds("京都", "東京都庁の近く") and not finds("山区", "南山区")
     assert finds("中国", "中华人民共和国和中国人")
@@ -84,7 +84,7 @@ def test_traditional_and_simplified_characters_find_each_other() -> None:
     assert terms("我對花生過敏") == terms("我对花生过敏")
 
 
-def test_words_that_no_dictionary_has_are_found_by_pairs_of_characters() -> None:
+def test_words_missing_in_the_dictionary_are_found_by_pairs_of_characters() -> None:
     assert finds("タワー", "東京タワーに行きました") and finds("サービス", "サービスが遅い")
     assert not finds("サービス", "スーパー") and not finds("の", "私の猫の名前")
 

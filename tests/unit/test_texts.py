@@ -23,7 +23,7 @@ VALUES = st.recursive(TEXTS | st.integers() | st.none(), lambda inner: st.lists(
         ("한국어 \\ud800", "한국어 \\ud800"),
     ],
 )
-def test_what_no_store_can_hold_is_replaced(text: str, stored: str) -> None:
+def test_characters_that_no_store_accepts_are_replaced(text: str, stored: str) -> None:
     assert storable({text: [text, 5, None]}) == {stored: [stored, 5, None]}
 
 

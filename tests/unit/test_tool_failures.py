@@ -89,14 +89,14 @@ async def test_one_person_alone_does_not_close_a_service_to_others() -> None:
     assert await called(tools, "list_orders", "bob") == []
 
 
-async def test_a_mistake_is_an_answer_of_the_service() -> None:
+async def test_a_mistake_does_not_count_as_a_failure_of_the_service() -> None:
     tools = registry()
     for asker in "abcdefg":
         assert await called(tools, "find_order", asker, number="unknown") == {"error": "there is no such order"}
     assert tools.breakers["orders"].state == "closed"
 
 
-async def test_a_run_that_ends_meanwhile_says_nothing_of_the_service() -> None:
+async def test_a_cancelled_call_does_not_count_as_a_failure_of_the_service() -> None:
     tools = registry()
     for asker in "abcdefg":
         task = asyncio.create_task(called(tools, "find_order", asker, number="slow"))
@@ -108,7 +108,7 @@ async def test_a_run_that_ends_meanwhile_says_nothing_of_the_service() -> None:
     assert tools.breakers["orders"].state == "closed"
 
 
-async def test_a_failure_of_the_model_is_not_tried_again_by_the_tool() -> None:
+async def test_a_failure_of_the_model_is_not_retried_by_the_tool() -> None:
     tools = registry()
     for asker in "abcdef":
         assert (await called(tools, "write_letter", asker))["category"] == "quota"
@@ -146,7 +146,7 @@ def error_of(result: Result) -> str:
     return str(result.value["error"])
 
 
-async def test_a_tool_that_writes_and_takes_too_long_may_have_been_done() -> None:
+async def test_a_writing_tool_that_times_out_is_reported_as_possibly_done() -> None:
     @tool(timeout_s=0.01, writes=True)
     async def pay() -> None:
         """Never ends."""
@@ -177,7 +177,7 @@ async def test_a_tool_that_writes_and_takes_too_long_may_have_been_done() -> Non
         assert error_of(await registry.call(agent, function.__name__, "{}", use())) == f"{why}, {MAY_BE_DONE}"
 
 
-async def test_a_failure_before_anything_was_written_does_not_say_that_it_may_have_been_done() -> None:
+async def test_a_failure_before_any_write_is_not_reported_as_possibly_done() -> None:
     @tool(writes=True)
     async def polish() -> None:
         """Asks the model first."""
@@ -193,7 +193,7 @@ async def test_a_failure_before_anything_was_written_does_not_say_that_it_may_ha
         assert MAY_BE_DONE not in error_of(await registry.call(agent, function.__name__, "{}", use()))
 
 
-async def test_a_call_does_not_begin_while_one_that_was_given_up_may_still_write() -> None:
+async def test_a_call_does_not_begin_while_an_abandoned_one_may_still_write() -> None:
     begun, may_end, done = list[int](), threading.Event(), list[int]()
 
     @tool(writes=True, timeout_s=0.05)

@@ -30,7 +30,7 @@ def test_the_tokens_of_version_one_were_the_models_output(tokens: int | None, ex
 
 
 @given(st.dictionaries(st.text(), st.integers() | st.text()))
-def test_an_upcaster_leaves_what_it_was_given_as_it_was(data: dict[str, Any]) -> None:
+def test_an_upcaster_does_not_change_its_input(data: dict[str, Any]) -> None:
     before = dict(data)
     for type_, version in UPCASTERS:
         upcast(type_, version, version + 1, data)
@@ -42,7 +42,7 @@ def test_data_of_todays_version_passes_unchanged() -> None:
     assert upcast("turn_recorded", 2, 2, data) is data
 
 
-def test_the_lists_of_a_version_five_receipt_become_spans_and_its_state_is_all_of_them() -> None:
+def test_the_lists_of_a_version_five_receipt_become_spans_and_their_union_its_state() -> None:
     old = {"tiers": [{"tier": "2", "tokens": 3, "seqs": [4, 5, 9]}], "dropped_seqs": [2, 3, 7], "notes": []}
     new = upcast("answer_receipt", 5, 6, old)
     assert new["tiers"] == [{"tier": "2", "tokens": 3, "turns": {"count": 3, "spans": ((4, 5), (9, 9))}}]

@@ -35,14 +35,14 @@ async def test_results_of_searxng_become_pages() -> None:
     assert queries[1]["q"] == ['"Larkfield University" deadline']
 
 
-async def test_another_answer_than_searxngs_is_an_error() -> None:
+async def test_an_answer_in_another_format_than_searxngs_is_an_error() -> None:
     with answering({"hits": []}) as (url, _), pytest.raises(ValueError, match="is this a SearXNG"):
         await SearXNG(url).search("visa", None, 3)
     with answering({}, status=403) as (url, _), pytest.raises(httpx2.HTTPStatusError):
         await SearXNG(url).search("visa", None, 3)
 
 
-async def test_pages_at_hand_are_found_by_their_words_within_a_site() -> None:
+async def test_given_pages_are_found_by_their_words_within_a_site() -> None:
     pages = [
         (None, Page("Bread", "b", "flour and water")),
         ("shop", Page("Opening", "o", "open on water day")),

@@ -27,7 +27,7 @@ async def test_work_that_swallows_a_cancellation_is_cancelled_again() -> None:
     assert ends == ["swallowed", "ended"]
 
 
-async def test_who_is_cancelled_while_waiting_leaves_no_work_behind() -> None:
+async def test_a_cancelled_waiter_leaves_no_work_running() -> None:
     ends: list[str] = []
     waiting = asyncio.create_task(within(60, stubborn(ends)))
     for _ in range(3):
@@ -50,7 +50,7 @@ async def test_results_and_errors_are_those_of_the_work() -> None:
         await within(60, wrong())
 
 
-async def test_an_error_that_nobody_waits_for_any_more_is_no_stray_traceback() -> None:
+async def test_an_error_after_the_waiter_is_cancelled_makes_no_stray_traceback() -> None:
     async def answers_with_an_error() -> None:
         try:
             await asyncio.Event().wait()
