@@ -68,8 +68,8 @@ def entity_id(tenant: str, user: str, type_: str, name: str) -> UUID:
 
 async def entities_by_id(runtime: Runtime, tenant: str, user: str) -> dict[UUID, EntityFound]:
     """Returns all entities of a user by their ids, most mentioned first. Raises InvalidToken."""
-    found = await list_entities(runtime, tenant, user, limit=2**31)
-    return {entity_id(tenant, user, one.type, one.name): one for one in found}
+    entities = await list_entities(runtime, tenant, user, limit=2**31)
+    return {entity_id(tenant, user, entity.type, entity.name): entity for entity in entities}
 
 
 async def list_entities(
@@ -89,17 +89,17 @@ async def list_entities(
     return [EntityFound(**row) for row in rows]
 
 
-async def add_entity(runtime: Runtime, tenant: str, user: str, given: EntityInput) -> EntityFound:
+async def add_entity(runtime: Runtime, tenant: str, user: str, entity_input: EntityInput) -> EntityFound:
     """Writes a new entity. Raises EntityExists, InvalidEntity, InvalidToken."""
-    return await _write(runtime, tenant, user, given, is_new=True)
+    return await _write(runtime, tenant, user, entity_input, is_new=True)
 
 
-async def update_entity(runtime: Runtime, tenant: str, user: str, given: EntityInput) -> EntityFound:
+async def update_entity(runtime: Runtime, tenant: str, user: str, entity_input: EntityInput) -> EntityFound:
     """Adds to an entity: a description or an attribute replaces the earlier one, relations are added.
 
     Raises NotFound for an unknown type and name, InvalidEntity, InvalidToken.
     """
-    return await _write(runtime, tenant, user, given, is_new=False)
+    return await _write(runtime, tenant, user, entity_input, is_new=False)
 
 
 async def clear_entities(runtime: Runtime, tenant: str, user: str) -> int:
@@ -112,24 +112,24 @@ async def clear_entities(runtime: Runtime, tenant: str, user: str) -> int:
     return count
 
 
-async def _write(runtime: Runtime, tenant: str, user: str, given: EntityInput, is_new: bool) -> EntityFound:
+async def _write(runtime: Runtime, tenant: str, user: str, entity_input: EntityInput, is_new: bool) -> EntityFound:
     """Appends the entity after a check against rows that are up to date; if another write came first, checks again.
     Raises EntityExists, NotFound."""
-    event = _event(check_tenant(tenant), user, given)
+    event = _event(check_tenant(tenant), user, entity_input)
     async for attempt in deciding_again():
         with attempt:
             head = await runtime.log.thread_head(tenant, event.thread)
             known = await _find(runtime, event)
-            what = f"{given.type.upper()} {given.name!r}"
+            what = f"{entity_input.type.upper()} {entity_input.name!r}"
             if is_new and known is not None:
                 raise EntityExists(f"user {user!r} already has the entity {what}; update it")
             if not is_new and known is None:
                 raise NotFound(f"user {user!r} has no entity {what}; `turnlog entities --user {user}` lists them")
             await runtime.log.append(event, expected=head)
-    found = await _find(runtime, event)
-    if found is None:  # removed by another caller in the meantime
-        raise NotFound(f"the entity {given.name!r} of user {user!r} was removed in the meantime")
-    return found
+    written = await _find(runtime, event)
+    if written is None:  # removed by another caller in the meantime
+        raise NotFound(f"the entity {entity_input.name!r} of user {user!r} was removed in the meantime")
+    return written
 
 
 async def _find(runtime: Runtime, event: Event) -> EntityFound | None:
@@ -140,16 +140,16 @@ async def _find(runtime: Runtime, event: Event) -> EntityFound | None:
     return None if row is None else EntityFound(**row)
 
 
-def _event(tenant: str, user: str, given: EntityInput) -> Event:
-    if not given.type.strip() or not given.name.strip():
+def _event(tenant: str, user: str, entity_input: EntityInput) -> Event:
+    if not entity_input.type.strip() or not entity_input.name.strip():
         raise InvalidEntity("an entity needs a type and a name")
-    relations = tuple(EntityRelation(type=type_, target=target) for type_, target in given.relations)
+    relations = tuple(EntityRelation(type=type_, target=target) for type_, target in entity_input.relations)
     try:
         entity = Entity(
-            type=given.type.strip().upper(),
-            name=given.name.strip(),
-            description=given.description,
-            attributes=dict(given.attributes),
+            type=entity_input.type.strip().upper(),
+            name=entity_input.name.strip(),
+            description=entity_input.description,
+            attributes=dict(entity_input.attributes),
             relations=relations,
         )
     except ValidationError as error:

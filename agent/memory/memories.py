@@ -99,15 +99,15 @@ async def list_memories(
     check_kinds(which.kinds)
     checked_share("min_importance", which.min_importance)
     await _ready(runtime, place)
-    policy, found = Policy.of(runtime.settings), list[MemoryView]()
+    policy, views = Policy.of(runtime.settings), list[MemoryView]()
     async with runtime.pool.connection() as conn:
         async for row in _rows(conn, place, which, at, limit, after):
             view = view_of(row, at, policy)
             if view.score.importance >= which.min_importance and which.category in (None, view.category):
-                found.append(view)
-                if len(found) == limit:
+                views.append(view)
+                if len(views) == limit:
                     break
-    return sorted(found, key=lambda one: -one.score.total)
+    return sorted(views, key=lambda view: -view.score.total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,17 +130,17 @@ async def waiting_turns(runtime: Runtime, tenant: str, user: str) -> int:
     return waiting
 
 
-def last_said(found: Sequence[MemoryRow]) -> LastSaid:
+def last_said(memories: Sequence[MemoryRow]) -> LastSaid:
     """Returns the position of the last of these memories in a list by the time of the last statement, latest first; the
     next page begins after it."""
     # Of memories said at the same time, the list has the smallest id first.
-    by_id = sorted(found, key=lambda one: one.id, reverse=True)
-    last = min(by_id, key=lambda one: (one.confirmed_at, one.seq))
+    by_id = sorted(memories, key=lambda memory: memory.id, reverse=True)
+    last = min(by_id, key=lambda memory: (memory.confirmed_at, memory.seq))
     return last.confirmed_at, last.seq, last.id
 
 
-async def find_memory(runtime: Runtime, tenant: str, user: str, given: str) -> MemoryView:
-    """Returns the memory that `given` names by its id, the beginning of its id, or words that only this memory
+async def find_memory(runtime: Runtime, tenant: str, user: str, reference: str) -> MemoryView:
+    """Returns the memory that `reference` names by its id, the beginning of its id, or words that only this memory
     contains.
 
     Memories in use take precedence over those that ended. Raises InvalidToken, NotFound, AmbiguousMemory (also for
@@ -149,22 +149,22 @@ async def find_memory(runtime: Runtime, tenant: str, user: str, given: str) -> M
     place = Place(tenant, user)
     await _ready(runtime, place)
     async with runtime.pool.connection() as conn:
-        row = await _the_memory(conn, place, given)
+        row = await _the_memory(conn, place, reference)
     return view_of(row, datetime.now(UTC), Policy.of(runtime.settings))
 
 
-async def memory_history(runtime: Runtime, tenant: str, user: str | None, given: str) -> MemoryHistory:
-    """Returns every version of a memory. given: as for find_memory. user: None stands for the memory's owner; `given`
-    must then be a complete id.
+async def memory_history(runtime: Runtime, tenant: str, user: str | None, reference: str) -> MemoryHistory:
+    """Returns every version of a memory. reference: as for find_memory. user: None stands for the memory's owner;
+    `reference` must then be a complete id.
 
     Raises InvalidToken, NotFound, AmbiguousMemory.
     """
     async with runtime.reading(*READS) as conn:
-        place = Place(tenant, user if user is not None else await _owner(conn, tenant, given))
-        row = await _the_memory(conn, place, given)
+        place = Place(tenant, user if user is not None else await _owner(conn, tenant, reference))
+        row = await _the_memory(conn, place, reference)
         rows = await history(conn, place.tenant, place.thread, row.id)
     now, policy = datetime.now(UTC), Policy.of(runtime.settings)
-    return MemoryHistory(row.id, tuple(view_of(one, now, policy) for one in rows))
+    return MemoryHistory(row.id, tuple(view_of(version, now, policy) for version in rows))
 
 
 async def list_conflicts(runtime: Runtime, tenant: str, user: str, answered: bool = False) -> list[Conflict]:
@@ -224,36 +224,36 @@ async def _page(
     return await memories_as_of(conn, *there, at, kinds, size, after)
 
 
-async def _the_memory(conn: Connection, place: Place, given: str) -> StoredMemory:
-    """Returns the memory that `given` names. Raises NotFound, AmbiguousMemory."""
-    words = " ".join(given.split())
+async def _the_memory(conn: Connection, place: Place, reference: str) -> StoredMemory:
+    """Returns the memory that `reference` names. Raises NotFound, AmbiguousMemory."""
+    words = " ".join(reference.split())
     if len(words) < MIN_WORDS_CHARS or not terms(words):
         raise AmbiguousMemory(
-            f"{given!r} is too short to identify a memory; give an id, or words that only this memory contains"
+            f"{reference!r} is too short to identify a memory; give an id, or words that only this memory contains"
         )
-    there, found = (place.tenant, place.thread), dict[UUID, StoredMemory]()
-    if _PART_OF_ID.fullmatch(given):
-        found = {row.id: row for row in await memories_by_prefix(conn, *there, given.lower())}
+    there, matches = (place.tenant, place.thread), dict[UUID, StoredMemory]()
+    if _PART_OF_ID.fullmatch(reference):
+        matches = {row.id: row for row in await memories_by_prefix(conn, *there, reference.lower())}
     for statuses in (("valid", "pending", "archived"), ("closed",)):
-        if not found or statuses != ("closed",):
+        if not matches or statuses != ("closed",):
             rows = await memories_with_words(conn, *there, words, statuses, MAX_WITH_WORDS)
-            found |= {row.id: row for row in rows if has_words(row.content, words)}
-    if not found:
+            matches |= {row.id: row for row in rows if has_words(row.content, words)}
+    if not matches:
         raise NotFound(
-            f"user {place.user!r} has no memory {given!r}; `turnlog memories --user {place.user}` lists them"
+            f"user {place.user!r} has no memory {reference!r}; `turnlog memories --user {place.user}` lists them"
         )
-    if len(found) > 1:
-        shown = tuple({"id": str(row.id), "content": row.content} for row in found.values())[:MAX_SHOWN]
-        listed = "".join(f"\n  {one['id']}  {one['content']}" for one in shown)
-        message = f"{given!r} is in {len(found)} memories; give more of the words or an id:{listed}"
+    if len(matches) > 1:
+        shown = tuple({"id": str(row.id), "content": row.content} for row in matches.values())[:MAX_SHOWN]
+        listed = "".join(f"\n  {memory['id']}  {memory['content']}" for memory in shown)
+        message = f"{reference!r} is in {len(matches)} memories; give more of the words or an id:{listed}"
         raise AmbiguousMemory(message, shown)
-    return next(iter(found.values()))
+    return next(iter(matches.values()))
 
 
-async def _owner(conn: Connection, tenant: str, given: str) -> str:
-    """Returns the user who has the memory. Raises NotFound, AmbiguousMemory if `given` is not a complete id."""
+async def _owner(conn: Connection, tenant: str, reference: str) -> str:
+    """Returns the user who has the memory. Raises NotFound, AmbiguousMemory if `reference` is not a complete id."""
     try:
-        memory_id = UUID(given)
+        memory_id = UUID(reference)
     except ValueError:
         raise AmbiguousMemory("name the user: --user USER (not needed with a whole id)") from None
     users = await users_with_memory(conn, tenant, memory_id)

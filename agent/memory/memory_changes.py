@@ -1,6 +1,6 @@
 """Changes memories at a person's request: remember, edit, rate, archive, revert, forget, answer, undo a compaction.
 
-`given` names a memory as in memories.find_memory: its id, the beginning of its id, or words that only this memory
+`reference` names a memory as in memories.find_memory: its id, the beginning of its id, or words that only this memory
 contains.
 """
 
@@ -150,66 +150,66 @@ async def remember(
 
     memory_id: a repeated call with the same id changes nothing. Raises InvalidToken, InvalidMemory, InvalidRules.
     """
-    given = MemoryInput(memory) if isinstance(memory, str) else memory
-    await check_no_secret(runtime, tenant, user, given.content)
-    chosen = {name: value for name in _GIVEN if (value := getattr(given, name)) is not None}
-    if given.kind is not None:
-        check_kinds([given.kind])
+    memory_input = MemoryInput(memory) if isinstance(memory, str) else memory
+    await check_no_secret(runtime, tenant, user, memory_input.content)
+    chosen = {name: value for name in _GIVEN if (value := getattr(memory_input, name)) is not None}
+    if memory_input.kind is not None:
+        check_kinds([memory_input.kind])
     async with runtime.pool.connection() as conn:
         zone = await zone_of(conn, tenant, user, runtime.settings.zone)
-    fields = fields_by_rules(runtime.settings, given.content, local(now_there(), zone)) | chosen
-    return await _memories(runtime).remember(tenant, user, given.content, id_=memory_id, **fields)
+    fields = fields_by_rules(runtime.settings, memory_input.content, local(now_there(), zone)) | chosen
+    return await _memories(runtime).remember(tenant, user, memory_input.content, id_=memory_id, **fields)
 
 
-async def edit_memory(runtime: Runtime, tenant: str, user: str, given: str, content: str) -> Edited:
+async def edit_memory(runtime: Runtime, tenant: str, user: str, reference: str, content: str) -> Edited:
     """Replaces a memory with a new version; the previous version stays in the history.
 
     Raises InvalidToken, NotFound, AmbiguousMemory, InvalidMemory, MemoryNotInUse.
     """
     await check_no_secret(runtime, tenant, user, content)
-    row = await find_memory(runtime, tenant, user, given)
+    row = await find_memory(runtime, tenant, user, reference)
     now = await _memories(runtime).edit(tenant, user, row.id, content)
     return Edited(now, row.id, row.content, content)
 
 
-async def rate_memory(runtime: Runtime, tenant: str, user: str, given: str, importance: float) -> Rated:
+async def rate_memory(runtime: Runtime, tenant: str, user: str, reference: str, importance: float) -> Rated:
     """Sets a memory's importance, 0 to 1; it decays from now on.
 
     Raises InvalidToken, NotFound, AmbiguousMemory, InvalidMemory.
     """
-    row = await find_memory(runtime, tenant, user, given)
+    row = await find_memory(runtime, tenant, user, reference)
     await _memories(runtime).rate(tenant, user, row.id, importance)
     return Rated(row.id, importance, row.content)
 
 
-async def archive_memory(runtime: Runtime, tenant: str, user: str, given: str, reason: str) -> ArchivedMemory:
+async def archive_memory(runtime: Runtime, tenant: str, user: str, reference: str, reason: str) -> ArchivedMemory:
     """Archives a memory: it is kept, but not recalled until it is reverted or said again. reason: at most 500
     characters.
 
     Raises InvalidToken, NotFound, AmbiguousMemory, InvalidMemory for a bad reason, MemoryNotInUse.
     """
-    row, why = await find_memory(runtime, tenant, user, given), checked_reason(reason)
+    row, why = await find_memory(runtime, tenant, user, reference), checked_reason(reason)
     await _memories(runtime).archive(tenant, user, row.id, why)
     return ArchivedMemory(row.id, why, row.content)
 
 
-async def revert_memory(runtime: Runtime, tenant: str, user: str, given: str) -> Reverted:
+async def revert_memory(runtime: Runtime, tenant: str, user: str, reference: str) -> Reverted:
     """Makes an earlier version valid again and ends its replacements; makes an archived memory valid again.
 
     Raises InvalidToken, NotFound, AmbiguousMemory, NothingToRevert.
     """
-    row = await find_memory(runtime, tenant, user, given)
+    row = await find_memory(runtime, tenant, user, reference)
     await _memories(runtime).revert(tenant, user, row.id)
     return Reverted(row.id, row.content)
 
 
-async def forget_memory(runtime: Runtime, tenant: str, user: str, given: str) -> Forgotten:
+async def forget_memory(runtime: Runtime, tenant: str, user: str, reference: str) -> Forgotten:
     """Drops the content of a memory, and of its duplicates, from every read model. This cannot be undone. A newer
     version of the memory stays.
 
     Raises InvalidToken, NotFound, AmbiguousMemory.
     """
-    row = await find_memory(runtime, tenant, user, given)
+    row = await find_memory(runtime, tenant, user, reference)
     gone = tuple(await _memories(runtime).forget(tenant, user, row.id))
     if row.replaced_by is None:
         return Forgotten(gone)
@@ -263,12 +263,12 @@ async def forget_all(runtime: Runtime, tenant: str, user: str) -> int:
 
 
 async def answer_conflict(
-    runtime: Runtime, tenant: str, user: str, answer: Answer, given: str | None = None
+    runtime: Runtime, tenant: str, user: str, answer: Answer, id_prefix: str | None = None
 ) -> ConflictAnswered:
-    """Answers a question: the new memory, the old one or both stay valid. given: the question's id or its beginning;
-    None for the only open question. Raises InvalidToken, NotFound, AmbiguousConflict, QuestionSettled.
+    """Answers a question: the new memory, the old one or both stay valid. id_prefix: the question's id or its
+    beginning; None for the only open question. Raises InvalidToken, NotFound, AmbiguousConflict, QuestionSettled.
     """
-    question = _the_question(await list_conflicts(runtime, tenant, user, given is not None), given)
+    question = _the_question(await list_conflicts(runtime, tenant, user, id_prefix is not None), id_prefix)
     await _memories(runtime).answer(tenant, user, question.conflict_id, answer)
     return ConflictAnswered(question.conflict_id, answer, question.question)
 
@@ -300,8 +300,8 @@ def fields_by_rules(settings: Settings, text: str, at: datetime) -> dict[str, An
     A text that says more gets no key, because the next claim with that key would end the rest of it too.
     """
     turn = Turn(thread="by hand", seq=1, event_id=UUID(int=0), said_at=at, text=text)
-    found = Extractor(load_rules(settings.rules_file)).only_finding(turn)
-    return {name: getattr(found, name) for name in _FROM_RULES} if found is not None else {}
+    finding = Extractor(load_rules(settings.rules_file)).only_finding(turn)
+    return {name: getattr(finding, name) for name in _FROM_RULES} if finding is not None else {}
 
 
 async def check_no_secret(runtime: Runtime, tenant: str, user: str, content: str) -> None:
@@ -317,16 +317,16 @@ async def check_no_secret(runtime: Runtime, tenant: str, user: str, content: str
             )
 
 
-def _the_question(found: list[Conflict], given: str | None) -> Conflict:
-    if given is None and len(found) > 1:
+def _the_question(conflicts: list[Conflict], id_prefix: str | None) -> Conflict:
+    if id_prefix is None and len(conflicts) > 1:
         raise AmbiguousConflict(
-            f"{len(found)} questions are open; give the id of one, as `turnlog conflicts` lists them"
+            f"{len(conflicts)} questions are open; give the id of one, as `turnlog conflicts` lists them"
         )
-    matching = [one for one in found if str(one.conflict_id).startswith((given or "").lower())]
+    matching = [conflict for conflict in conflicts if str(conflict.conflict_id).startswith((id_prefix or "").lower())]
     if len(matching) > 1:
-        raise AmbiguousConflict(f"{len(matching)} questions begin with {given!r}; give more of the id")
+        raise AmbiguousConflict(f"{len(matching)} questions begin with {id_prefix!r}; give more of the id")
     if not matching:
-        missing = f"no question {given}" if given else "no open question"
+        missing = f"no question {id_prefix}" if id_prefix else "no open question"
         raise NotFound(f"there is {missing}; `turnlog conflicts` lists them")
     return matching[0]
 

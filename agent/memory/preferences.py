@@ -86,20 +86,20 @@ async def set_preferences(
     runtime: Runtime,
     tenant: str,
     user: str,
-    given: Mapping[str, Any],
+    values: Mapping[str, Any],
     cleared: Sequence[str] = (),
     *,
     event_id: UUID | None = None,
 ) -> UserPreferences:
-    """Sets and removes preferences. given: values by name; others stay as they are. A name is a field of
+    """Sets and removes preferences. values: new values by name; others stay as they are. A name is a field of
     UserPreferences, a preference of the team (TURNLOG_TEAM), or one that the user already has; {"schoolPreferences":
     {"regions": …}} sets school_regions. cleared: names of preferences to remove. event_id: a repeated call with the
     same id is stored once.
 
     Raises InvalidPreference, InvalidToken.
     """
-    thread, given = Place(tenant, user).thread, _flat(given)
-    if others := [name for name in (*given, *cleared) if name not in UserPreferences.model_fields]:
+    thread, values = Place(tenant, user).thread, _flat(values)
+    if others := [name for name in (*values, *cleared) if name not in UserPreferences.model_fields]:
         own = runtime.own_preferences(runtime)
         has = (await show_preferences(runtime, tenant, user)).model_extra or {}
         if unknown := [name for name in others if name not in own and name not in has]:
@@ -109,18 +109,20 @@ async def set_preferences(
                 f"没有名为 {unknown[0]!r} 的偏好；可用的有 {known.replace(', ', '、')}",
             )
         lists = {name for name in others if own.get(name) == "list" or isinstance(has.get(name), tuple)}
-        given = {name: [value] if name in lists and isinstance(value, str) else value for name, value in given.items()}
-    preferences = checked(given, runtime.settings.retention_days)
+        values = {
+            name: [value] if name in lists and isinstance(value, str) else value for name, value in values.items()
+        }
+    preferences = checked(values, runtime.settings.retention_days)
     data = PreferencesSet(preferences=preferences, cleared=tuple(cleared))
     id_ = event_id or uuid7()
     await runtime.log.append(Event(id=id_, source=SOURCE, tenant=tenant, thread=thread, user=user, data=data))
     return await show_preferences(runtime, tenant, user)
 
 
-def checked(given: Mapping[str, Any], most_days: int | None) -> UserPreferences:
-    """Returns the given values as preferences. most_days: how long the server keeps turns. Raises InvalidPreference."""
+def checked(fields: Mapping[str, Any], most_days: int | None) -> UserPreferences:
+    """Returns the fields as preferences. most_days: how long the server keeps turns. Raises InvalidPreference."""
     try:
-        preferences = UserPreferences(**given)
+        preferences = UserPreferences(**fields)
     except ValidationError as error:
         problem = error.errors()[0]
         name = str(problem["loc"][0])
@@ -140,11 +142,11 @@ def checked(given: Mapping[str, Any], most_days: int | None) -> UserPreferences:
     return preferences
 
 
-def _flat(given: Mapping[str, Any]) -> dict[str, Any]:
+def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the values by names in snake_case; the values of an object such as schoolPreferences get names that begin
     with school_."""
     flat: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in values.items():
         snake = re.sub(r"(?<=[a-z0-9])[A-Z]", lambda letter: f"_{letter[0].lower()}", name)
         subject, ends, _ = snake.partition("_preferences")
         nested = isinstance(value, Mapping) and ends
@@ -168,22 +170,22 @@ class Preferences(NamedTuple):
 
     def lines(self) -> list[str]:
         """Returns the preferences as lines of the prompt, the named ones first."""
-        given = self.named.model_dump(exclude_none=True, exclude=_NOT_OF_ANSWERS)
+        named = self.named.model_dump(exclude_none=True, exclude=_NOT_OF_ANSWERS)
         quiet = ["suggestions: only when asked for"] if self.named.enable_suggestions is False else []
-        return [*(f"{name.replace('_', ' ')}: {_said(value)}" for name, value in given.items()), *quiet, *self.others]
+        return [*(f"{name.replace('_', ' ')}: {_said(value)}" for name, value in named.items()), *quiet, *self.others]
 
 
 def user_preferences(said: Iterable[Preferred], by_hand: UserPreferences = UserPreferences()) -> Preferences:
     """Returns preferences by name. said: valid PREFERENCE memories, most recently said first; the most recent value of
     each name counts."""
-    found: dict[str, str] = {}
+    by_name: dict[str, str] = {}
     others: list[str] = []
-    for one in said:
-        read = _read(one)
-        found = read | found
+    for memory in said:
+        read = _read(memory)
+        by_name = read | by_name
         if not read:
-            others.append(one.content)
-    named = found | by_hand.model_dump(exclude_none=True)
+            others.append(memory.content)
+    named = by_name | by_hand.model_dump(exclude_none=True)
     return Preferences(UserPreferences.model_validate(named), tuple(others))
 
 
@@ -191,18 +193,18 @@ def _said(value: str | tuple[str, ...]) -> str:
     return value if isinstance(value, str) else ", ".join(value)
 
 
-def _read(one: Preferred) -> dict[str, str]:
+def _read(memory: Preferred) -> dict[str, str]:
     """Returns the named preferences that a memory states; {} if the memory is negated."""
-    if _NOT.search(one.content) or not _is_about_answers(one):
+    if _NOT.search(memory.content) or not _is_about_answers(memory):
         return {}
     tables = (("communication_style", _STYLES), ("response_length", _LENGTHS), ("language", _LANGUAGES))
-    read = {name: _first(table, one.content) for name, table in tables}
+    read = {name: _first(table, memory.content) for name, table in tables}
     return {name: value for name, value in read.items() if value is not None}
 
 
-def _is_about_answers(one: Preferred) -> bool:
-    by_rule = (one.dedupe_key or "").startswith("answer-")
-    return by_rule or bool(_ABOUT_ANSWERS.search(one.content)) or _first(_LANGUAGES, one.content) is not None
+def _is_about_answers(memory: Preferred) -> bool:
+    by_rule = (memory.dedupe_key or "").startswith("answer-")
+    return by_rule or bool(_ABOUT_ANSWERS.search(memory.content)) or _first(_LANGUAGES, memory.content) is not None
 
 
 def _first(patterns: dict[str, str], text: str) -> str | None:

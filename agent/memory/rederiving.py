@@ -57,8 +57,8 @@ class OtherExtractor:
     prompt: Path | None = None
 
     def of(self, settings: Settings) -> Settings:
-        given = {"rules_file": self.rules, "model": self.model, "extract_prompt_file": self.prompt}
-        return settings.model_copy(update={key: value for key, value in given.items() if value is not None})
+        changes = {"rules_file": self.rules, "model": self.model, "extract_prompt_file": self.prompt}
+        return settings.model_copy(update={key: value for key, value in changes.items() if value is not None})
 
 
 AS_SET = OtherExtractor()
@@ -135,8 +135,8 @@ async def compare(runtime: Runtime, tenant: str, shadow: str) -> list[Compared]:
     check_tenant(tenant)
     async with runtime.reading(*READS) as conn:
         run, users = await _the_run(conn, tenant, shadow)
-        found = [(user, await _difference(conn, Place(tenant, user, run))) for user in users]
-    return [Compared(user, one, await _cost(runtime, Place(tenant, user, run))) for user, one in found]
+        differences = [(user, await _difference(conn, Place(tenant, user, run))) for user in users]
+    return [Compared(user, changes, await _cost(runtime, Place(tenant, user, run))) for user, changes in differences]
 
 
 async def promote(runtime: Runtime, tenant: str, shadow: str, on_progress: OnProgress) -> list[Compared]:
@@ -149,9 +149,9 @@ async def promote(runtime: Runtime, tenant: str, shadow: str, on_progress: OnPro
     async with runtime.pool.connection() as conn:
         run, _ = await _the_run(conn, tenant, shadow)
     writer = MemoryWriter(runtime.log, runtime.pool)
-    for number, one in enumerate(compared):
+    for number, comparison in enumerate(compared):
         on_progress(number, len(compared))
-        await _take_over(writer, Place(tenant, one.user, run))
+        await _take_over(writer, Place(tenant, comparison.user, run))
     await drop(runtime, tenant, shadow)
     return compared
 
@@ -172,9 +172,9 @@ async def _take_over(writer: MemoryWriter, shadow: Place) -> None:
     now, place = datetime.now(UTC), Place(shadow.tenant, shadow.user)
 
     async def decide(rows: Rows) -> Decided[int]:
-        found = await _difference(rows.conn, shadow)
+        changes = await _difference(rows.conn, shadow)
         real = await all_memories(rows.conn, place.tenant, place.thread)
-        events = replacement_events(found, real, place.thread, now)
+        events = replacement_events(changes, real, place.thread, now)
         return Decided(events[: MAX_BATCH - 1], max(0, len(events) - MAX_BATCH + 1))
 
     while await writer.write(place, decide):
@@ -189,7 +189,7 @@ async def _note_extractors(writer: MemoryWriter, shadow: Place) -> None:
         return await extractors(rows.conn, shadow.tenant, shadow.thread)
 
     made = await writer.read(shadow, look)
-    await writer.append(Place(shadow.tenant, shadow.user), [(uuid7(), one) for one in made])
+    await writer.append(Place(shadow.tenant, shadow.user), [(uuid7(), event) for event in made])
 
 
 async def _difference(conn: Connection, shadow: Place) -> Difference:
@@ -246,7 +246,7 @@ async def _cost(runtime: Runtime, shadow: Place) -> Cost:
     events = runtime.log.read_thread(shadow.tenant, shadow.thread, types=("usage_metered",))
     spent = [event.event.data async for event in events if isinstance(event.event.data, UsageMetered)]
     return Cost(
-        sum(one.calls for one in spent),
-        sum(one.tokens_in + one.tokens_out for one in spent),
-        sum(one.cost_usd for one in spent),
+        sum(usage.calls for usage in spent),
+        sum(usage.tokens_in + usage.tokens_out for usage in spent),
+        sum(usage.cost_usd for usage in spent),
     )

@@ -87,8 +87,8 @@ def role_words(question: str) -> list[str]:
     said = [term.removeprefix("我") if len(term) > 1 else term for term in terms(question)]
     named = [term for term in said if term in _role_terms()]
     alone = [term for term in named if not any(term in other for other in named if other != term)]  # not 朋友 in 女朋友
-    found = [word for term in alone for word in _others(_role_terms()[term]) if not set(terms(word)) <= set(said)]
-    return list(dict.fromkeys(found))
+    words = [word for term in alone for word in _others(_role_terms()[term]) if not set(terms(word)) <= set(said)]
+    return list(dict.fromkeys(words))
 
 
 @cache

@@ -68,8 +68,8 @@ def _weekday(match: re.Match[str], today: date) -> DaySpan:
     step = _step_of(match) if match.groupdict().get("step") else 0
     if match["day"] == "末":
         return spans.next_to(today, "weekend", step)
-    place = min(_WEEKDAYS.index(match["day"]), 6)
-    return spans.day(spans.next_to(today, "week", step).first + place * spans.DAY)
+    weekday = min(_WEEKDAYS.index(match["day"]), 6)
+    return spans.day(spans.next_to(today, "week", step).first + weekday * spans.DAY)
 
 
 def counts(said: str) -> tuple[int, int]:

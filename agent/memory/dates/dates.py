@@ -42,8 +42,8 @@ def dates_in(text: str, now: datetime, zone: tzinfo = UTC) -> list[Dated]:
         return []
     text = text[:MAX_CHARS]
     today = now.astimezone(zone).date()
-    found = [_dated(text, match, span, now, zone) for match, span in _matches(text, today)]
-    return sorted(found, key=lambda one: one.start)
+    dates = [_dated(text, match, span, now, zone) for match, span in _matches(text, today)]
+    return sorted(dates, key=lambda dated: dated.start)
 
 
 def _matches(text: str, today: date) -> Iterator[tuple[re.Match[str], DaySpan]]:

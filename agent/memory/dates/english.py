@@ -91,8 +91,8 @@ def _on_the(match: re.Match[str], today: date) -> DaySpan | None:
     """Returns the latest day with this number up to today, in this month or the two before it; None if there is
     none."""
     months = (spans.add_months(today.replace(day=1), -back) for back in range(3))
-    found = (spans.on_day(first.year, first.month, int(match["day"])) for first in months)
-    return next((one for one in found if one is not None and one.first <= today), None)
+    days = (spans.on_day(first.year, first.month, int(match["day"])) for first in months)
+    return next((day for day in days if day is not None and day.first <= today), None)
 
 
 # "The week before 3 August" is one week, not all time before it.

@@ -50,8 +50,8 @@ def season(year_: int, which: int) -> DaySpan:
 def add_months(to: date, count: int) -> date:
     """Returns the same day `count` months later, or the last day of that month if the month is shorter."""
     months = to.year * 12 + to.month - 1 + count
-    number, place = divmod(months, 12)
-    return date(number, place + 1, min(to.day, monthrange(number, place + 1)[1]))
+    number, month_index = divmod(months, 12)
+    return date(number, month_index + 1, min(to.day, monthrange(number, month_index + 1)[1]))
 
 
 def ago(today: date, count: int, unit: str) -> DaySpan:
@@ -119,13 +119,13 @@ def stepped_season(today: date, which: int, step: int) -> DaySpan:
         return season(today.year, which)
     choices = [season(today.year + back, which) for back in (-2, -1, 0, 1)]
     if step < 0:
-        return [one for one in choices if one.end <= today][-1]
-    return next(one for one in choices if one.first > today)
+        return [span for span in choices if span.end <= today][-1]
+    return next(span for span in choices if span.first > today)
 
 
 def last_season(today: date, which: int) -> DaySpan:
     """Returns the latest season of this name that has begun."""
-    return [one for one in (season(today.year + back, which) for back in (-1, 0)) if one.first <= today][-1]
+    return [span for span in (season(today.year + back, which) for back in (-1, 0)) if span.first <= today][-1]
 
 
 def on_day(year_: int, month_: int, number: int) -> DaySpan | None:
@@ -139,8 +139,8 @@ def on_day(year_: int, month_: int, number: int) -> DaySpan | None:
 def last_on_day(today: date, month_: int, number: int) -> DaySpan | None:
     """Returns the latest day with this month and number, up to today (29 February may be years ago); None if there is
     no such day."""
-    found = (on_day(today.year - back, month_, number) for back in range(9))
-    return next((one for one in found if one is not None and one.first <= today), None)
+    days = (on_day(today.year - back, month_, number) for back in range(9))
+    return next((span for span in days if span is not None and span.first <= today), None)
 
 
 def weekday(today: date, number: int, step: int) -> DaySpan:

@@ -92,25 +92,25 @@ def handmade_memory(id_: UUID, content: str, kind: MemoryKind, at: datetime, fie
     try:
         return Memory.model_validate(usual | fields)
     except ValidationError as error:
-        wrong = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+        wrong = "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors())
         raise InvalidMemory(f"this is not a valid memory: {wrong}") from None
 
 
-def checked_metadata(given: Mapping[str, Any]) -> dict[str, Any]:
+def checked_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the metadata after encoding and decoding as JSON. Raises InvalidMemory if it is not a JSON object, or too
     large."""
     try:
-        text = json.dumps(storable(given), ensure_ascii=False, allow_nan=False)
-        size, found = len(text.encode()), json.loads(text)
+        text = json.dumps(storable(metadata), ensure_ascii=False, allow_nan=False)
+        size, decoded = len(text.encode()), json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidMemory(f"the metadata is not JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(decoded, dict):
         raise InvalidMemory("the metadata is not a JSON object; give names and values")
     if size > MAX_METADATA_BYTES:
         raise InvalidMemory(
             f"the metadata has {size} bytes as JSON, more than {MAX_METADATA_BYTES}; store it elsewhere"
         )
-    return found
+    return decoded
 
 
 def checked_content(content: str) -> str:

@@ -124,18 +124,18 @@ def in_order(links: Iterable[Link]) -> list[Link]:
 def layout(links: Iterable[Link], wins: Wins) -> dict[UUID, Interval]:
     """Returns the interval of each memory. It ends when a later memory wins; a memory that never wins has an empty
     interval."""
-    found: dict[UUID, Interval] = {}
+    intervals: dict[UUID, Interval] = {}
     holder: Link | None = None
     for link in in_order(links):
         if holder is None or holder.ended(link.begin):
-            found.update(run_out(holder))
+            intervals.update(run_out(holder))
             holder = link
         elif link.edit or wins(link, holder):
-            found[holder.id] = closed(holder.id, link.begin, link.id, "edited" if link.edit else "superseded")
+            intervals[holder.id] = closed(holder.id, link.begin, link.id, "edited" if link.edit else "superseded")
             holder = link
         else:
-            found[link.id] = closed(link.id, link.begin, holder.id, "rejected")
-    return found | run_out(holder)
+            intervals[link.id] = closed(link.id, link.begin, holder.id, "rejected")
+    return intervals | run_out(holder)
 
 
 def run_out(holder: Link | None) -> dict[UUID, Interval]:
@@ -156,11 +156,15 @@ def lasts_as_long(kept: datetime | None, lost: datetime | None) -> bool:
     return kept is None or (lost is not None and kept >= lost)
 
 
-def changes(found: dict[UUID, Interval], rows: Iterable[StoredMemory]) -> list[Interval]:
+def changes(intervals: dict[UUID, Interval], rows: Iterable[StoredMemory]) -> list[Interval]:
     """Returns the intervals that differ from those stored in the rows; a new memory counts as having an open
     interval."""
     present = {row.id: (row.valid_to, row.replaced_by) for row in rows}
-    return [one for id_, one in found.items() if (one.valid_to, one.replaced_by) != present.get(id_, (None, None))]
+    return [
+        interval
+        for id_, interval in intervals.items()
+        if (interval.valid_to, interval.replaced_by) != present.get(id_, (None, None))
+    ]
 
 
 def memory_of(row: StoredMemory) -> Memory:

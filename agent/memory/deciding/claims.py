@@ -50,8 +50,8 @@ def value_of(value: str | None, content: str) -> str:
 def rank_of(value: str) -> tuple[bool, Decimal, str]:
     """Returns the sort key of KEEP_HIGHEST: the first number in the value; values without a number come first, in text
     order."""
-    found = _PLAIN_NUMBER.search(_THOUSANDS.sub("", value))
-    return (found is not None, Decimal(found.group()) if found else Decimal(0), value)
+    match = _PLAIN_NUMBER.search(_THOUSANDS.sub("", value))
+    return (match is not None, Decimal(match.group()) if match else Decimal(0), value)
 
 
 def same_claim(first: str, second: str) -> bool:
@@ -60,12 +60,12 @@ def same_claim(first: str, second: str) -> bool:
     Returns False when numbers, negation or names differ, when the sentences differ at one point only ("I live in
     Paris", "I live in Rome"), or when two things are exchanged ("tea over coffee", "coffee over tea").
     """
-    one, other = normal(first), normal(second)
-    if one == other:
+    left, right = normal(first), normal(second)
+    if left == right:
         return True
     return (
-        numbers(one) == numbers(other)
-        and negations(one) == negations(other)
+        numbers(left) == numbers(right)
+        and negations(left) == negations(right)
         and _names(first) == _names(second)
         and not answer_one_question(first, second)
     )
@@ -74,30 +74,30 @@ def same_claim(first: str, second: str) -> bool:
 def answer_one_question(first: str, second: str) -> bool:
     """Returns whether two sentences may be different answers to one question: they differ at one point, or two things
     are exchanged."""
-    one, other = normal(first), normal(second)
-    return _differ_in_one_place(_TOKEN.findall(one), _TOKEN.findall(other)) or _changed_places(one, other)
+    left, right = normal(first), normal(second)
+    return _differ_in_one_place(_TOKEN.findall(left), _TOKEN.findall(right)) or _changed_places(left, right)
 
 
 def may_contradict(first: str, second: str) -> bool:
     """Returns whether two sentences may contradict each other: they answer one question differently, or differ in
     negation, numbers or names."""
-    one, other = normal(first), normal(second)
+    left, right = normal(first), normal(second)
     return (
         answer_one_question(first, second)
-        or negations(one) != negations(other)
-        or _each_has_its_own(set(numbers(one)), set(numbers(other)))
+        or negations(left) != negations(right)
+        or _each_has_its_own(set(numbers(left)), set(numbers(right)))
         or _each_has_its_own(_names(first), _names(second))
     )
 
 
-def _each_has_its_own(one: set[str], other: set[str]) -> bool:
-    return bool(one - other) and bool(other - one)
+def _each_has_its_own(left: set[str], right: set[str]) -> bool:
+    return bool(left - right) and bool(right - left)
 
 
 def numbers(text: str) -> Counter[str]:
     """Returns the numbers of a normalised text: those in digits, in normal form, and those in words."""
     plain = _THOUSANDS.sub("", text)
-    digits = (value_of(None, found) for found in _PLAIN_NUMBER.findall(plain))
+    digits = (value_of(None, number) for number in _PLAIN_NUMBER.findall(plain))
     return Counter([*digits, *_CHINESE_NUMBER.findall(plain), *_ENGLISH_NUMBER.findall(plain)])
 
 
@@ -112,27 +112,27 @@ def _names(text: str) -> set[str]:
     return quoted | {normal(name) for name in _NAME.findall(text) if name != "I" and not name.startswith("I'")}
 
 
-def _changed_places(one: str, other: str) -> bool:
+def _changed_places(left: str, right: str) -> bool:
     """Returns whether the words before and after a word of _BETWEEN in one text are exchanged in the other."""
-    pairs = ((a, b) for a in _sides(one) for b in _sides(other) if a[0] == b[0])
+    pairs = ((a, b) for a in _sides(left) for b in _sides(right) if a[0] == b[0])
     return any(a[1] & b[2] and a[2] & b[1] for a, b in pairs)
 
 
 def _sides(text: str) -> list[tuple[str, set[str], set[str]]]:
     """Returns each word of _BETWEEN with the words that occur only before it and those that occur only after it."""
-    found: list[tuple[str, set[str], set[str]]] = []
+    sides: list[tuple[str, set[str], set[str]]] = []
     for between in _BETWEEN.finditer(text):
         before = set(_TOKEN.findall(text[: between.start()]))
         behind = set(_TOKEN.findall(text[between.end() :]))
-        found.append((between.group(), before - behind, behind - before))
-    return found
+        sides.append((between.group(), before - behind, behind - before))
+    return sides
 
 
-def _differ_in_one_place(one: list[str], other: list[str]) -> bool:
+def _differ_in_one_place(left: list[str], right: list[str]) -> bool:
     """Returns whether two sentences differ at one point only and their equal beginnings and ends are at least _FRAME of
     the words."""
-    most = min(len(one), len(other))
-    before = next((n for n in range(most) if one[n] != other[n]), most)
-    after = next((n for n in range(most - before) if one[-1 - n] != other[-1 - n]), most - before)
+    most = min(len(left), len(right))
+    before = next((n for n in range(most) if left[n] != right[n]), most)
+    after = next((n for n in range(most - before) if left[-1 - n] != right[-1 - n]), most - before)
     shared = before + after
-    return most > shared and shared >= _FRAME * max(len(one), len(other))
+    return most > shared and shared >= _FRAME * max(len(left), len(right))

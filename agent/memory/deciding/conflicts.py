@@ -43,7 +43,7 @@ def _ends_another(candidate: Memory, decisions: Decisions) -> bool:
     ended = (
         interval for event in decisions if not isinstance(event, MemoryConflictRaised) for interval in event.intervals
     )
-    return any(one.memory_id != candidate.id and one.valid_to is not None for one in ended)
+    return any(interval.memory_id != candidate.id and interval.valid_to is not None for interval in ended)
 
 
 def _is_recorded(candidate: Memory, rows: Sequence[StoredMemory]) -> bool:

@@ -37,7 +37,7 @@ def merging(links: Iterable[Link], memories: Mapping[UUID, Memory]) -> Merging:
     joined: list[Link] = []
     holder: Link | None = None
     for link in in_order(links):
-        joined = [*([] if link.edit else [one for one in joined if not one.ended(link.begin)]), link]
+        joined = [*([] if link.edit else [earlier for earlier in joined if not earlier.ended(link.begin)]), link]
         node = link if len(joined) == 1 else _node(plan, joined, memories)
         if holder is not None and (link.edit or node is not link):
             plan.intervals[holder.id] = closed(holder.id, link.begin, node.id, "edited" if link.edit else "merged")
@@ -70,15 +70,15 @@ def merged(members: Sequence[Memory]) -> Memory:
     ends = [member.expires_at for member in members if member.expires_at is not None]
     return last.model_copy(
         update={
-            "content": joined_text([one.content for one in members]),
-            "value": joined_text([one.content if one.value is None else one.value for one in members]),
-            "importance": max(one.importance for one in members),
-            "confidence": min(one.confidence for one in members),
+            "content": joined_text([member.content for member in members]),
+            "value": joined_text([member.content if member.value is None else member.value for member in members]),
+            "importance": max(member.importance for member in members),
+            "confidence": min(member.confidence for member in members),
             "origin": "compaction",
             "rule": None,
             "expires_at": max(ends) if len(ends) == len(members) else None,
-            "sources": tuple(source for one in members for source in one.sources[:1]),
-            "entities": tuple(dict.fromkeys(name for one in members for name in one.entities)),
+            "sources": tuple(source for member in members for source in member.sources[:1]),
+            "entities": tuple(dict.fromkeys(name for member in members for name in member.entities)),
         }
     )
 

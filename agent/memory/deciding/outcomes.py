@@ -19,8 +19,8 @@ async def matching_rows(rows: Rows, candidates: Sequence[Memory]) -> list[Stored
         rows.place.tenant,
         rows.place.thread,
         [candidate.dedupe_key for candidate in candidates if candidate.dedupe_key is not None],
-        [content_key(one.kind, one.content) for one in candidates],
-        [one.id for one in candidates],
+        [content_key(candidate.kind, candidate.content) for candidate in candidates],
+        [candidate.id for candidate in candidates],
     )
 
 

@@ -151,14 +151,14 @@ def _beside(target: StoredMemory, later: Sequence[StoredMemory], rows: dict[UUID
 def _others(target: StoredMemory, rows: dict[UUID, StoredMemory]) -> list[StoredMemory]:
     """Returns the memories that replaced the target, directly or through others, and all memories with its key if only
     one of them may be valid."""
-    found: dict[UUID, StoredMemory] = {}
+    others: dict[UUID, StoredMemory] = {}
     row: StoredMemory | None = target
-    while row is not None and row.replaced_by is not None and row.replaced_by not in found:
+    while row is not None and row.replaced_by is not None and row.replaced_by not in others:
         if (row := rows.get(row.replaced_by)) is not None:
-            found[row.id] = row
+            others[row.id] = row
     if target.strategy in _ONE_HOLDS:
-        found |= {row.id: row for row in rows.values() if _same_key(row, target)}
-    return [row for row in found.values() if row.id != target.id]
+        others |= {row.id: row for row in rows.values() if _same_key(row, target)}
+    return [row for row in others.values() if row.id != target.id]
 
 
 def _overlaps(row: StoredMemory, target: StoredMemory) -> bool:
@@ -267,22 +267,22 @@ def _members(family: Iterable[StoredMemory]) -> defaultdict[UUID, list[StoredMem
 
 def _path(rows: dict[UUID, StoredMemory], memory_id: UUID) -> list[UUID]:
     """Returns the chain of memories that this one was merged into, up to the last one."""
-    found: list[UUID] = []
+    path: list[UUID] = []
     row: StoredMemory | None = rows[memory_id]
     while row is not None and row.replaced_by and row.closed_reason in ("duplicate", "merged"):
-        if row.replaced_by in found or row.replaced_by not in rows:
+        if row.replaced_by in path or row.replaced_by not in rows:
             break
-        found.append(row.replaced_by)
+        path.append(row.replaced_by)
         row = rows[row.replaced_by]
-    return found
+    return path
 
 
 def _closure(
     start: Iterable[UUID], below: defaultdict[UUID, list[StoredMemory]], reasons: Sequence[EndReason]
 ) -> set[UUID]:
-    found, waiting = set[UUID](), list(start)
+    reached, waiting = set[UUID](), list(start)
     while waiting:
-        if (one := waiting.pop()) not in found:
-            found.add(one)
-            waiting += [row.id for row in below[one] if row.closed_reason in reasons]
-    return found
+        if (memory_id := waiting.pop()) not in reached:
+            reached.add(memory_id)
+            waiting += [row.id for row in below[memory_id] if row.closed_reason in reasons]
+    return reached

@@ -66,15 +66,24 @@ def _keep_one(row: StoredMemory, other: StoredMemory) -> tuple[Interval, ...]:
         kept, lost = (row, other) if row.dedupe_key is not None else (other, row)
         end = closed(lost.id, max(lost.valid_from, kept.valid_from), kept.id, "duplicate")
         return (end,) if lasts_as_long(kept.expires_at, lost.expires_at) else ()
-    later = max(row, other, key=lambda one: (one.valid_from, one.seq))
+    later = max(row, other, key=lambda memory: (memory.valid_from, memory.seq))
     if (wins := WINS.get(later.strategy)) is None:
         return ()
     changed = changes(layout(links_of([row, other]), wins), [row, other])
-    ended = [one for one in changed if one.valid_to is not None and one.replaced_by in (row.id, other.id)]
+    ended = [
+        interval for interval in changed if interval.valid_to is not None and interval.replaced_by in (row.id, other.id)
+    ]
     expiry = {row.id: row.expires_at for row in (row, other)}
-    if not all(lasts_as_long(expiry[one.replaced_by], expiry[one.memory_id]) for one in ended if one.replaced_by):
+    if not all(
+        lasts_as_long(expiry[interval.replaced_by], expiry[interval.memory_id])
+        for interval in ended
+        if interval.replaced_by
+    ):
         return ()
-    return tuple(one if one.valid_to is None else one.model_copy(update={"reason": "duplicate"}) for one in changed)
+    return tuple(
+        interval if interval.valid_to is None else interval.model_copy(update={"reason": "duplicate"})
+        for interval in changed
+    )
 
 
 Cosines = list[tuple[UUID, float]]
@@ -103,8 +112,8 @@ def _similar(row: StoredMemory, cosines: Cosines, known: MemoryState, model: str
     """Returns the other memories with their calibrated similarity, most similar first."""
     least = least_cosine(model, NEAR_DUPLICATE_SIMILARITY)
     others = [(known.rows[id_], cosine) for id_, cosine in cosines if cosine >= least and id_ != row.id]
-    found = [(other, similarity(model, cosine, row.content, other.content)) for other, cosine in others]
-    return sorted(found, key=lambda one: (-one[1], str(one[0].id)))
+    similar = [(other, similarity(model, cosine, row.content, other.content)) for other, cosine in others]
+    return sorted(similar, key=lambda pair: (-pair[1], str(pair[0].id)))
 
 
 def _among(batch: Sequence[StoredMemory], vectors: Mapping[UUID, Vector]) -> dict[UUID, Cosines]:

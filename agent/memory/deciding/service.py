@@ -167,13 +167,13 @@ class Memories:
             place = (rows.place.tenant, rows.place.thread)
             same = [content_key(kind, row.content) for kind in get_args(MemoryKind)]
             alike = [memory_id, *(row.id for row in await memories_with_keys(rows.conn, *place, [], same))]
-            families = {one: await family(rows.conn, *place, one) for one in dict.fromkeys(alike)}
+            families = {id_: await family(rows.conn, *place, id_) for id_ in dict.fromkeys(alike)}
             every = list(chain.from_iterable(families.values()))
-            whole = combined(forgetting(one, members) for one, members in families.items())
+            whole = combined(forgetting(id_, members) for id_, members in families.items())
             plan = first_write(whole, memory_id, every)
             events: list[EventData] = [*forgotten_events(plan, every)]
             if plan.reopened:
-                events.append(MemoriesRevised(intervals=tuple(Interval(memory_id=one) for one in plan.reopened)))
+                events.append(MemoriesRevised(intervals=tuple(Interval(memory_id=id_) for id_ in plan.reopened)))
             events += closing_answers([*gone, *plan.ids], await conflicts(rows.conn, *place))
             return Decided([(uuid7(), data) for data in events], plan)
 
@@ -194,7 +194,10 @@ class Memories:
             ids = await unforgotten(rows.conn, *place, MAX_FORGOTTEN_PER_WRITE)
             asked = (await conflicts(rows.conn, *place))[:MAX_FORGOTTEN_PER_WRITE]
             events: list[EventData] = [MemoryForgotten(memory_id=id_) for id_ in ids]
-            events += [MemoryConflictAnswered(conflict_id=one.conflict_id, answer="old", intervals=()) for one in asked]
+            events += [
+                MemoryConflictAnswered(conflict_id=conflict.conflict_id, answer="old", intervals=())
+                for conflict in asked
+            ]
             return Decided([(uuid7(), data) for data in events], (len(ids), bool(events)))
 
         total, has_more = 0, True
@@ -222,10 +225,10 @@ class Memories:
 
         async def on(rows: Rows) -> Decided[None]:
             place = (rows.place.tenant, rows.place.thread)
-            found = await conflicts(rows.conn, *place, conflict_id, answered=True)
-            if not found:
+            questions = await conflicts(rows.conn, *place, conflict_id, answered=True)
+            if not questions:
                 raise NotFound(f"there is no question {conflict_id} for user {user!r}; `turnlog memories` lists them")
-            [question] = found
+            [question] = questions
             if question.answer == answer:
                 return Decided([], None)
             new = await memories_by_id(rows.conn, *place, [question.memory_id])
@@ -273,7 +276,7 @@ class Memories:
 
 async def _row(rows: Rows, memory_id: UUID) -> StoredMemory:
     place = rows.place
-    found = (await memories_by_id(rows.conn, place.tenant, place.thread, [memory_id])).get(memory_id)
-    if found is None or found.status == "forgotten":
+    row = (await memories_by_id(rows.conn, place.tenant, place.thread, [memory_id])).get(memory_id)
+    if row is None or row.status == "forgotten":
         raise NotFound(f"user {place.user!r} has no memory {memory_id}; `turnlog memories` lists them")
-    return found
+    return row

@@ -61,4 +61,4 @@ def _background(model: str, first: str, second: str) -> float:
 
 
 def _measured(model: str) -> Background:
-    return next((found for name, found in MEASURED.items() if model.startswith(name)), UNMEASURED)
+    return next((background for name, background in MEASURED.items() if model.startswith(name)), UNMEASURED)

@@ -46,7 +46,7 @@ _CONFLICTS = uuid5(NAMESPACE_URL, "turnlog/memory-conflict")
 def confirmed(candidate: Memory, row: StoredMemory, intervals: Iterable[Interval] = ()) -> Decisions:
     """Returns one event for each new source. A repetition also makes an archived memory valid again."""
     changed = tuple(intervals)
-    if row.status == "archived" and all(one.memory_id != row.id for one in changed):
+    if row.status == "archived" and all(interval.memory_id != row.id for interval in changed):
         changed = (Interval(memory_id=row.id), *changed)
     known = {(source.event_id, source.quote) for source in row.sources}
     new = [source for source in candidate.sources if (source.event_id, source.quote) not in known]
@@ -69,7 +69,7 @@ def recorded(memories: Sequence[Memory], intervals: Iterable[Interval] = ()) -> 
     """Returns the events of new memories, each with its own interval; intervals of other memories are in the first
     event."""
     ids, by_id = {memory.id for memory in memories}, {interval.memory_id: interval for interval in intervals}
-    others = tuple(one for id_, one in by_id.items() if id_ not in ids)
+    others = tuple(interval for id_, interval in by_id.items() if id_ not in ids)
     return tuple(
         MemoryRecorded(
             memory=memory,
@@ -98,9 +98,9 @@ def _neighbours(links: Sequence[Link], new: Link) -> tuple[Link | None, Link | N
     """Returns the last memory said before a new one, the first one said after it, and the time of the latter; ties are
     ordered by value."""
     sayings = sorted(((at, link.value, str(link.id)), link) for link in links for at in link.said)
-    place = (new.begin, new.value, str(new.id))
-    before = next((link for key, link in reversed(sayings) if key <= place), None)
-    after = next(((link, key[0]) for key, link in sayings if key > place), (None, None))
+    position = (new.begin, new.value, str(new.id))
+    before = next((link for key, link in reversed(sayings) if key <= position), None)
+    after = next(((link, key[0]) for key, link in sayings if key > position), (None, None))
     return before, *after
 
 
@@ -153,12 +153,12 @@ def _merge(candidate: Memory, rows: Sequence[StoredMemory]) -> Decisions:
     if same is None:
         return recorded([candidate, *made], changed)
     ids = {memory.id for memory in made}
-    again = confirmed(candidate, _row(same, rows), [one for one in changed if one.memory_id not in ids])
+    again = confirmed(candidate, _row(same, rows), [interval for interval in changed if interval.memory_id not in ids])
     holders = [
         row for row in _alive(merges.values(), candidate) if plan.intervals.get(row.id) == Interval(memory_id=row.id)
     ]
     too = [event for row in holders if row.valid_from <= candidate.valid_from for event in confirmed(candidate, row)]
-    return (*too, *again, *recorded(made, [one for one in changed if one.memory_id in ids]))
+    return (*too, *again, *recorded(made, [interval for interval in changed if interval.memory_id in ids]))
 
 
 def _never_held(merges: Mapping[UUID, StoredMemory]) -> dict[UUID, Interval]:
@@ -199,8 +199,8 @@ def _ask_user(candidate: Memory, rows: Sequence[StoredMemory]) -> Decisions:
 def question(new: str, old: Sequence[str]) -> str:
     """Returns the question for the user, in the language of the new memory."""
     if any("\u4e00" <= letter <= "\u9fff" for letter in new):
-        return f"之前记录的是{'、'.join(f'“{one}”' for one in old)}，现在又说“{new}”。以哪个为准？"
-    return f"Remembered so far: {' and '.join(f'“{one}”' for one in old)}. New: “{new}”. Which one is right?"
+        return f"之前记录的是{'、'.join(f'“{text}”' for text in old)}，现在又说“{new}”。以哪个为准？"
+    return f"Remembered so far: {' and '.join(f'“{text}”' for text in old)}. New: “{new}”. Which one is right?"
 
 
 def _same_value(links: Iterable[Link], new: Link) -> Link | None:
@@ -219,7 +219,7 @@ def _since(links: Iterable[Link], link: Link, candidate: Memory, row: StoredMemo
         begin=min(link.begin, candidate.valid_from),
         ends=link.ends + longer if link.ends is not None and link.ends == row.expires_at else link.ends,
     )
-    return [again if one is link else one for one in links]
+    return [again if other is link else other for other in links]
 
 
 def _in_use(rows: Iterable[StoredMemory]) -> list[StoredMemory]:

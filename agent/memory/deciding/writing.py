@@ -142,8 +142,8 @@ class MemoryWriter:
         about = {"tenant": place.tenant, "thread": place.thread, "user": place.user}
         made = [Event(id=id_, source=SOURCE, time=now, data=data, **about) for id_, data in events]
         stored = await self._log.append_many(made, expected, fresh=expected is not None)
-        for event, one in zip(made, stored, strict=True):
-            if not one.duplicate:
+        for event, written in zip(made, stored, strict=True):
+            if not written.duplicate:
                 metrics.memory_event(event.data)
 
 
@@ -159,11 +159,11 @@ async def _is_shown(conn: Connection, place: Place, partition: int, head: int) -
             **{"tenant": place.tenant, "token": thread_token(place.thread)},
         },
     )
-    found = await rows.fetchone()
-    assert found is not None
-    if found[1] is not None:
+    row = await rows.fetchone()
+    assert row is not None
+    if row[1] is not None:
         raise MemoriesParked(
-            f"an event of the memories of user {place.user!r} could not be projected ({found[1]}), and later ones wait "
+            f"an event of the memories of user {place.user!r} could not be projected ({row[1]}), and later ones wait "
             "behind it; `turnlog dead-letters` shows it and can retry or drop it"
         )
-    return bool(found[0])
+    return bool(row[0])

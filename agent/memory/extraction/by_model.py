@@ -150,7 +150,7 @@ class ModelExtraction:
         """Asks the model which memories the turns state; returns its answer, whose items are not validated yet. Raises
         ModelError, in particular BadAnswer if the answer does not have the requested format."""
         shown = [
-            {"turn": n, "date": f"{one.said_at:%Y-%m-%d}", "text": model_text(one)} for n, one in enumerate(turns, 1)
+            {"turn": n, "date": f"{turn.said_at:%Y-%m-%d}", "text": model_text(turn)} for n, turn in enumerate(turns, 1)
         ]
         messages = [{"role": "system", "content": self._system}, {"role": "user", "content": data(turns=shown)}]
         request = ChatRequest(messages, temperature=0.0, max_tokens=MAX_TOKENS, json_model=_Answer)
@@ -216,11 +216,11 @@ def accepted_memories(turns: Sequence[Turn], answer: ModelAnswer, keys: dict[str
     rejections: list[Rejection] = []
     named = list(_entities(turns, answer.entities, rejections))
     for raw in answer.memories:
-        one = _finding(turns, raw, keys, named)
-        if isinstance(one, Finding):
-            findings.append(one)
+        outcome = _finding(turns, raw, keys, named)
+        if isinstance(outcome, Finding):
+            findings.append(outcome)
         else:
-            rejections.append(one)
+            rejections.append(outcome)
     return ExtractionResult(tuple(findings), tuple(rejections), tuple(named))
 
 
@@ -249,7 +249,7 @@ def _finding(
         dedupe_key=key,
         strategy=keys[key] if key else "KEEP_LATEST",
         source=turn.source(quote),
-        entities=tuple(one for one in named if normal(one.name) in normal(f"{said.content} {quote}")),
+        entities=tuple(entity for entity in named if normal(entity.name) in normal(f"{said.content} {quote}")),
     )
 
 
@@ -292,9 +292,9 @@ def _evidence(turns: Sequence[Turn], quote: str, number: int | None) -> tuple[Tu
     """
     named = [turns[number - 1]] if number is not None and 0 < number <= len(turns) else []
     for turn in (*named, *turns):
-        found = find_passage(own_words(turn.text), quote)
-        if found is not None and found in turn.text:
-            return turn, found
+        passage = find_passage(own_words(turn.text), quote)
+        if passage is not None and passage in turn.text:
+            return turn, passage
     return (named or list(turns))[0], None
 
 
@@ -310,12 +310,12 @@ def find_passage(text: str, quote: str) -> str | None:
 def _folded(text: str) -> tuple[list[str], list[int]]:
     folded: list[str] = []
     places: list[int] = []
-    for place, char in enumerate(text):
+    for index, char in enumerate(text):
         for part in unicodedata.normalize("NFKC", char):
             part = " " if part.isspace() else part
             if part != " " or not folded or folded[-1] != " ":
                 folded.append(part)
-                places.append(place)
+                places.append(index)
     return folded, places
 
 
@@ -353,10 +353,10 @@ def _entities(turns: Sequence[Turn], raws: Sequence[Any], rejections: list[Rejec
         )
 
 
-def _attributes(turn: Turn, given: dict[str, Any]) -> Iterator[tuple[str, str | int | float | bool]]:
+def _attributes(turn: Turn, attributes: dict[str, Any]) -> Iterator[tuple[str, str | int | float | bool]]:
     """Yields the attributes with a valid name whose value is a short text, a number or a boolean. The turn must contain
     all numbers in the value."""
-    for name, raw in given.items():
+    for name, raw in attributes.items():
         value = " ".join(raw.split()) if isinstance(raw, str) else raw
         is_text = isinstance(value, str) and 0 < len(value) <= MAX_VALUE
         is_number = isinstance(value, int | float) and abs(value) < MAX_NUMBER  # False for NaN

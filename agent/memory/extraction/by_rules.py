@@ -102,18 +102,18 @@ class Extractor:
         findings: list[Finding] = []
         rejections: list[Rejection] = []
         for turn in turns:
-            for one in self._turn(turn):
-                if isinstance(one, Finding):
-                    findings.append(one)
+            for outcome in self._turn(turn):
+                if isinstance(outcome, Finding):
+                    findings.append(outcome)
                 else:
-                    rejections.append(one)
+                    rejections.append(outcome)
         return not_taken_back(ExtractionResult(tuple(findings), tuple(rejections)), turns)
 
     def only_finding(self, turn: Turn) -> Finding | None:
         """Returns the single finding that covers the whole text; None if the text contains anything else, or if no rule
         matches."""
-        found, says_more = self._read(turn, turn.text)
-        return found[0] if len(found) == 1 and not says_more else None
+        findings, says_more = self._read(turn, turn.text)
+        return findings[0] if len(findings) == 1 and not says_more else None
 
     def _read(self, turn: Turn, text: str) -> tuple[list[Finding], bool]:
         """Returns the findings in a text, and whether the text contains anything else."""
@@ -121,9 +121,9 @@ class Extractor:
         rest = text
         for statement in statements(text):
             left = list(statement.text)
-            for one, span in self._matches(turn, statement):
-                if isinstance(one, Finding):
-                    findings.append(one)
+            for outcome, span in self._matches(turn, statement):
+                if isinstance(outcome, Finding):
+                    findings.append(outcome)
                     left[span.start : span.end] = [" "] * (span.end - span.start)
                     left.append(f" {span.left}")
             if len(left) > len(statement.text):
@@ -134,31 +134,31 @@ class Extractor:
         asked = [] if turn.is_tool or turn.to_people else requests(turn.text)
         for request in asked:
             yield from self._explicit(turn, request)
-        accepted = [one for one in asked if one.refused is None]
+        accepted = [request for request in asked if request.refused is None]
         for statement in statements(turn.text):
             end = statement.start + len(statement.sentence)
-            if not any(one.start < end and statement.start < one.end for one in accepted):
-                yield from _without_bare_names([one for one, _ in self._matches(turn, statement)])
+            if not any(request.start < end and statement.start < request.end for request in accepted):
+                yield from _without_bare_names([outcome for outcome, _ in self._matches(turn, statement)])
 
     def _explicit(self, turn: Turn, request: Request) -> Iterator[Finding | Rejection]:
         quote = turn.text[request.start : request.end].strip()
         if request.refused:
             yield Rejection(request.refused, None, turn, quote, "no request to remember something")
             return
-        found, says_more = self._read(turn, request.content)
-        whole = len(found) == 1 and not says_more
-        for one in found:
-            content = request.content if whole else one.content
-            importance = max(one.importance, EXPLICIT_IMPORTANCE)
+        findings, says_more = self._read(turn, request.content)
+        whole = len(findings) == 1 and not says_more
+        for finding in findings:
+            content = request.content if whole else finding.content
+            importance = max(finding.importance, EXPLICIT_IMPORTANCE)
             yield replace(
-                one,
+                finding,
                 content=content,
                 importance=importance,
                 confidence=EXPLICIT_CONFIDENCE,
                 origin="explicit",
                 source=turn.source(quote),
             )
-        if says_more or not found:
+        if says_more or not findings:
             yield _verbatim(turn, request.content, quote)
 
     def _matches(self, turn: Turn, statement: Statement) -> Iterator[tuple[Finding | Rejection, Span]]:
@@ -173,22 +173,22 @@ class Extractor:
             for (language, pattern), reading in product(rule.patterns, ways):
                 if language not in languages or rule.id in self.slow or not _applies(rule, language, reading):
                     continue
-                for one, span in self._of_pattern(turn, statement, reading, rule, language, pattern):
+                for outcome, span in self._of_pattern(turn, statement, reading, rule, language, pattern):
                     if any(span.shares_a_value_with(other) for other in taken):
                         continue
-                    if isinstance(one, Finding):
+                    if isinstance(outcome, Finding):
                         taken.append(span)
-                    elif (rule.id, one.reason) in refused:
+                    elif (rule.id, outcome.reason) in refused:
                         continue
                     else:
-                        refused.add((rule.id, one.reason))
-                    yield one, span
+                        refused.add((rule.id, outcome.reason))
+                    yield outcome, span
 
     def _of_pattern(
         self, turn: Turn, statement: Statement, reading: Reading, rule: Compiled, language: str, pattern: Pattern
     ) -> Iterator[tuple[Finding | Rejection, Span]]:
         try:
-            found, excluded = _found(rule, pattern, reading.text)
+            matches, excluded = _found(rule, pattern, reading.text)
         except TimeoutError:
             self.slow.add(rule.id)
             yield Rejection("slow-pattern", rule.id, turn, statement.sentence, "a pattern took too long"), _NOWHERE
@@ -196,7 +196,7 @@ class Extractor:
         if excluded:
             yield Rejection("excluded", rule.id, turn, statement.sentence), _NOWHERE
             return
-        for match in found:
+        for match in matches:
             if reading.states_at(match.start()):
                 yield _checked_match(turn, statement, reading, rule, language, match)
 
@@ -211,8 +211,8 @@ def _found(rule: Compiled, pattern: Pattern, text: str) -> tuple[list[Any], bool
 
 
 def _found_within(rule: Compiled, pattern: Pattern, text: str, timeout_s: float) -> tuple[list[Any], bool]:
-    found = list(pattern.finditer(text, overlapped=True, timeout=timeout_s))
-    return found, bool(found) and any(one.search(text, timeout=timeout_s) for one in rule.unless)
+    matches = list(pattern.finditer(text, overlapped=True, timeout=timeout_s))
+    return matches, bool(matches) and any(unless.search(text, timeout=timeout_s) for unless in rule.unless)
 
 
 def _checked_match(
@@ -251,10 +251,10 @@ def _checked_match(
     if subject is not None and reading.subject is None:  # the match begins after the owner, as in "my wife's email"
         begin = subject.start
     span = Span(begin, raw_at, min(value_end, match.end()), match.end(), left)
-    found = _finding(turn, statement, rule, language, groups)
+    finding = _finding(turn, statement, rule, language, groups)
     if reading.denies:
-        found = _denied(found, reading, language)
-    return (_of_somebody(found, subject) if subject else found), span
+        finding = _denied(finding, reading, language)
+    return (_of_somebody(finding, subject) if subject else finding), span
 
 
 def _span(match: Any) -> Span:
@@ -282,40 +282,40 @@ def _finding(turn: Turn, statement: Statement, rule: Compiled, language: str, gr
     )
 
 
-def _denied(found: Finding, reading: Reading, language: str) -> Finding:
+def _denied(finding: Finding, reading: Reading, language: str) -> Finding:
     """Returns the finding for a denial of the claim. It ends only a memory with the same value."""
-    ended, content = reading.denies == "ended", found.content
+    ended, content = reading.denies == "ended", finding.content
     if language == "zh":
         said = f"{'不再' if ended else '并不'}{'：' if '：' in content or '是' in content else ''}{content}"
     elif _LABELLED.search(content):
         said = f"{'No longer' if ended else 'Not'}: {content}"
     else:
         said = f"{'No longer' if ended else 'Not'} {content[:1].lower()}{content[1:]}"
-    return replace(found, content=said, value=f"(not {found.value})", entities=())
+    return replace(finding, content=said, value=f"(not {finding.value})", entities=())
 
 
-def _of_somebody(found: Finding, subject: Subject) -> Finding:
+def _of_somebody(finding: Finding, subject: Subject) -> Finding:
     """Returns the finding as a fact about another person: it becomes an attribute of the person's entity, with a
     separate dedupe key."""
-    attributes = {found.rule or found.category: found.value}
+    attributes = {finding.rule or finding.category: finding.value}
     relation = {"relation": subject.relation} if subject.relation else {}
-    entity = Entity(type="PERSON", name=subject.name, attributes={**relation, **attributes}, sources=(found.source,))
+    entity = Entity(type="PERSON", name=subject.name, attributes={**relation, **attributes}, sources=(finding.source,))
     return replace(
-        found,
-        content=subject.of(found.content),
-        dedupe_key=subject.key_of(found.dedupe_key, found.value)[:200] if found.dedupe_key else None,
-        entities=(entity, *found.entities),
+        finding,
+        content=subject.of(finding.content),
+        dedupe_key=subject.key_of(finding.dedupe_key, finding.value)[:200] if finding.dedupe_key else None,
+        entities=(entity, *finding.entities),
     )
 
 
-def _without_bare_names(found: list[T]) -> Iterator[T]:
+def _without_bare_names(outcomes: list[T]) -> Iterator[T]:
     """Drops findings that only repeat a name: "wife is called Ann" adds nothing to "wife Ann works as nurse"."""
     told = {
-        one.entities[0].name
-        for one in found
-        if isinstance(one, Finding) and one.entities and (one.dedupe_key or "").startswith("of:")
+        outcome.entities[0].name
+        for outcome in outcomes
+        if isinstance(outcome, Finding) and outcome.entities and (outcome.dedupe_key or "").startswith("of:")
     }
-    return (one for one in found if not (isinstance(one, Finding) and one.value in told))
+    return (outcome for outcome in outcomes if not (isinstance(outcome, Finding) and outcome.value in told))
 
 
 def _entities(turn: Turn, statement: Statement, kind: str | None, groups: dict[str, str]) -> tuple[Entity, ...]:

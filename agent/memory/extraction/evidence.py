@@ -59,13 +59,13 @@ def said_text(content: str | list[dict[str, Any]]) -> str:
     return "\n".join(str(block["text"]) for block in content if block.get("type") == "text")
 
 
-def not_taken_back(found: ExtractionResult, turns: Sequence[Turn]) -> ExtractionResult:
+def not_taken_back(result: ExtractionResult, turns: Sequence[Turn]) -> ExtractionResult:
     """Drops the findings and entities from turns that the next turn takes back ("just kidding")."""
     said = [turn for turn in turns if not turn.is_tool]
-    gone = {one.event_id for one, later in pairwise(said) if takes_back(later.text)}
-    findings = tuple(finding for finding in found.findings if finding.source.event_id not in gone)
-    left = tuple(entity for entity in found.entities if not any(source.event_id in gone for source in entity.sources))
-    return replace(found, findings=findings, entities=left) if gone else found
+    gone = {turn.event_id for turn, later in pairwise(said) if takes_back(later.text)}
+    findings = tuple(finding for finding in result.findings if finding.source.event_id not in gone)
+    left = tuple(entity for entity in result.entities if not any(source.event_id in gone for source in entity.sources))
+    return replace(result, findings=findings, entities=left) if gone else result
 
 
 MAX_TURN = 20_000
@@ -129,7 +129,7 @@ def quoted_ranges(text: str) -> list[tuple[int, int]]:
     space."""
     words = own_words(text)
     left_out = "".join("\0" if word == "\n" != char else char for char, word in zip(text, words, strict=False))
-    return [found.span() for found in re.finditer(r"\0(?:[\0\s]*\0)?", left_out)]
+    return [match.span() for match in re.finditer(r"\0(?:[\0\s]*\0)?", left_out)]
 
 
 def statements(text: str) -> list[Statement]:
@@ -146,11 +146,11 @@ def quotations(words: str) -> tuple[tuple[int, int], ...]:
 
 def _sentences(text: str) -> Iterator[tuple[str, int]]:
     start = 0
-    for found in _END.finditer(text):
-        if found.group()[0] == "." and _ABBREVIATION.search(text[start : found.start()]):
+    for match in _END.finditer(text):
+        if match.group()[0] == "." and _ABBREVIATION.search(text[start : match.start()]):
             continue
-        yield from _trimmed(text, start, found.end())
-        start = found.end()
+        yield from _trimmed(text, start, match.end())
+        start = match.end()
     yield from _trimmed(text, start, len(text))
 
 
@@ -175,7 +175,7 @@ def is_question(sentence: str) -> bool:
 
 def _before_the_question(sentence: str) -> str:
     """Returns the clauses before the first one that asks; in a question the last clause always asks."""
-    marks = [found.start() for found in _CLAUSE.finditer(sentence)]
+    marks = [match.start() for match in _CLAUSE.finditer(sentence)]
     start, kept = 0, 0
     for mark in marks:
         if _ASKS.search(sentence[start:mark]):

@@ -143,7 +143,7 @@ def requests(text: str) -> list[Request]:
     quoted = quotations(words)
     made: list[Request] = []
     for verb in _VERB.finditer(words):
-        if any(one.refused is None and verb.start() < one.end for one in made):
+        if any(request.refused is None and verb.start() < request.end for request in made):
             continue
         if any(start < verb.start() < end for start, end in quoted):
             made.append(Request(verb.group(), *verb.span(), "quoted"))
@@ -233,10 +233,10 @@ def _stated(rest: str) -> tuple[str, bool]:
     """Returns the sentences before the first question, and False. If the first sentence is a question, returns it and
     True."""
     kept = 0
-    for found in _SENTENCE.finditer(rest):
-        if is_question(_TAG.sub("", found.group().strip())):
-            return (rest[:kept], False) if kept else (rest[: found.end()], True)
-        kept = found.end()
+    for match in _SENTENCE.finditer(rest):
+        if is_question(_TAG.sub("", match.group().strip())):
+            return (rest[:kept], False) if kept else (rest[: match.end()], True)
+        kept = match.end()
     return rest[:kept], not kept and "?" in rest.replace("？", "?")
 
 

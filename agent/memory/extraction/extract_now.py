@@ -193,8 +193,8 @@ async def extract_memories(
                     await extraction.by_rules(conn, conversation, finish=True)
                     await extraction.by_model(conn, conversation, flush=True)
             async with at.reading(*READS) as conn:
-                place = (conversation.tenant, memory_thread(conversation.user), conversation.thread)
-                stages = {stage: await extraction_progress(conn, *place, stage) for stage in ("rules", "llm")}
+                progress_key = (conversation.tenant, memory_thread(conversation.user), conversation.thread)
+                stages = {stage: await extraction_progress(conn, *progress_key, stage) for stage in ("rules", "llm")}
                 made.append(Extracted(conversation.thread, conversation.user, stages))
     finally:
         await models.close()
@@ -229,22 +229,25 @@ async def _conversations(runtime: Runtime, tenant: str, thread: str | None, user
     async with runtime.pool.connection() as conn:
         if thread is not None:
             users = await users_between(conn, tenant, thread, kinds)
-            found = [UserConversation(tenant, one, thread) for one in users if user in (None, one)]
+            conversations = [UserConversation(tenant, person, thread) for person in users if user in (None, person)]
         else:
             assert user is not None
-            found = [UserConversation(tenant, user, one) for one in await conversations_of(conn, tenant, user, kinds)]
-    if not found:
+            conversations = [
+                UserConversation(tenant, user, thread_id)
+                for thread_id in await conversations_of(conn, tenant, user, kinds)
+            ]
+    if not conversations:
         raise NotFound("no turn there has a user; `turnlog threads` lists conversations and their users")
-    return found
+    return conversations
 
 
 async def _preview(runtime: Runtime, writer: MemoryWriter, conversation: UserConversation) -> ExtractionPreview:
     looked = await _looked(runtime, conversation)
-    found = dict(_by_id(conversation, looked))
+    by_id = dict(_by_id(conversation, looked))
     outcomes = await preview(
-        writer, Place(conversation.tenant, conversation.user), [memory for memory, _ in found.values()]
+        writer, Place(conversation.tenant, conversation.user), [memory for memory, _ in by_id.values()]
     )
-    memories = tuple(_memory(one, what) for (_, one), what in zip(found.values(), outcomes, strict=True))
+    memories = tuple(_memory(finding, what) for (_, finding), what in zip(by_id.values(), outcomes, strict=True))
     return ExtractionPreview(conversation.thread, conversation.user, memories, tuple(map(_rejected, looked.rejections)))
 
 
@@ -258,36 +261,36 @@ async def _looked(runtime: Runtime, conversation: UserConversation) -> Extractio
     """Returns the result of the rules for all turns of the conversation."""
     settings = runtime.settings
     tools = settings.extract_tool_results
-    place = (conversation.tenant, conversation.thread, conversation.user)
+    conversation_key = (conversation.tenant, conversation.thread, conversation.user)
     async with runtime.pool.connection() as conn:
         zone = await zone_of(conn, conversation.tenant, conversation.user, settings.zone)
-        messages = await user_turns(conn, *place, roles(tools), zone, 0, 2**31, MAX_TURN)
-        people = await is_among_people(conn, *place)
+        messages = await user_turns(conn, *conversation_key, roles(tools), zone, 0, 2**31, MAX_TURN)
+        people = await is_among_people(conn, *conversation_key)
         person = (conversation.tenant, conversation.user)
         keeps_secrets = await remembers_secrets(conn, *person, settings.remember_secrets)
     turns, _others = evidence(messages, conversation.thread, conversation.user, people, tools)
-    found = Extractor(load_rules(settings.rules_file)).extract(turns)
-    return found if keeps_secrets else without_secrets(found, turns)
+    result = Extractor(load_rules(settings.rules_file)).extract(turns)
+    return result if keeps_secrets else without_secrets(result, turns)
 
 
-def _memory(one: Finding, outcome: Outcome) -> PreviewedMemory:
+def _memory(finding: Finding, outcome: Outcome) -> PreviewedMemory:
     return PreviewedMemory(
-        content=one.content,
-        kind=one.kind,
+        content=finding.content,
+        kind=finding.kind,
         outcome=outcome.what,
         question=outcome.question,
-        origin=one.origin,
-        rule=one.rule,
-        dedupe_key=one.dedupe_key,
-        strategy=one.strategy,
-        importance=round(one.importance, 3),
-        confidence=one.confidence,
-        expires_at=one.expires_at,
-        quote=one.source.quote,
-        seq=one.source.seq,
-        event_id=one.source.event_id,
+        origin=finding.origin,
+        rule=finding.rule,
+        dedupe_key=finding.dedupe_key,
+        strategy=finding.strategy,
+        importance=round(finding.importance, 3),
+        confidence=finding.confidence,
+        expires_at=finding.expires_at,
+        quote=finding.source.quote,
+        seq=finding.source.seq,
+        event_id=finding.source.event_id,
     )
 
 
-def _rejected(one: Rejection) -> RejectedText:
-    return RejectedText(one.reason, one.rule, one.detail, one.quote, one.turn.seq)
+def _rejected(rejection: Rejection) -> RejectedText:
+    return RejectedText(rejection.reason, rejection.rule, rejection.detail, rejection.quote, rejection.turn.seq)

@@ -105,8 +105,8 @@ class Extraction:
             turns, span, size = await self._turns(conn, conversation, "rules", READ_TURNS)
             if not size:
                 return
-            found = await asyncio.to_thread(self._extractor.extract, turns)
-            result = await self._allowed(conversation, found, turns)
+            extracted = await asyncio.to_thread(self._extractor.extract, turns)
+            result = await self._allowed(conversation, extracted, turns)
             is_taken_back = bool(turns) and takes_back(turns[0].text)
             if not (result.findings or is_taken_back) and size < QUIET_TURNS and not finish:
                 return
@@ -220,18 +220,18 @@ class Extraction:
                 await self._memories.revert(*user, replaced)
 
     async def _allowed(
-        self, conversation: UserConversation, found: ExtractionResult, turns: Sequence[Turn]
+        self, conversation: UserConversation, result: ExtractionResult, turns: Sequence[Turn]
     ) -> ExtractionResult:
-        found = not_taken_back(found, turns)
+        result = not_taken_back(result, turns)
 
         async def keeps(rows: Rows) -> bool:
-            place = (conversation.tenant, conversation.user)
-            return await remembers_secrets(rows.conn, *place, self._settings.remember_secrets)
+            person = (conversation.tenant, conversation.user)
+            return await remembers_secrets(rows.conn, *person, self._settings.remember_secrets)
 
-        if not found.findings and not found.entities:
-            return found
+        if not result.findings and not result.entities:
+            return result
         is_allowed = await self._reading.read(self._place(conversation), keeps)
-        return found if is_allowed else without_secrets(found, turns)
+        return result if is_allowed else without_secrets(result, turns)
 
     async def _remember(
         self,
@@ -252,7 +252,7 @@ class Extraction:
             return await turns_of_forgotten(rows.conn, conversation.tenant, rows.place.thread, turns)
 
         forgotten = await self._reading.read(self._place(conversation), find) if turns else set()
-        return [one for one in memories if not any(source.event_id in forgotten for source in one.sources)]
+        return [memory for memory in memories if not any(source.event_id in forgotten for source in memory.sources)]
 
     async def _answer(
         self, conn: Connection, conversation: UserConversation, batch: Batch
@@ -266,9 +266,9 @@ class Extraction:
         held = await cached(conn, list(keys.values()))
         size = next((size for size, key in keys.items() if key in held), len(batch.turns))
         turns = batch.turns[:size]
-        found = await once(conn, self._ledger, owner, keys[size], batch.tokens, lambda: model.extract(turns))
-        usage = Usage(**found["usage"])
-        return ModelAnswer(found["memories"], found["entities"], found["prompt_hash"], usage), turns
+        answer = await once(conn, self._ledger, owner, keys[size], batch.tokens, lambda: model.extract(turns))
+        usage = Usage(**answer["usage"])
+        return ModelAnswer(answer["memories"], answer["entities"], answer["prompt_hash"], usage), turns
 
     def _key(self, conversation: UserConversation, turns: Sequence[Turn]) -> bytes:
         assert self._model is not None
@@ -297,9 +297,9 @@ class Extraction:
         messages = await self._messages(conn, conversation, after, limit)
         if not messages:
             return [], Span(after, after), 0
-        place = (conversation.tenant, conversation.thread, conversation.user)
+        conversation_key = (conversation.tenant, conversation.thread, conversation.user)
         is_named = any(message.name is not None for message in messages)  # without names there is one speaker
-        among_people = is_named and await is_among_people(conn, *place)
+        among_people = is_named and await is_among_people(conn, *conversation_key)
         with_tools = self._settings.extract_tool_results
         turns, others = evidence(messages, conversation.thread, conversation.user, among_people, with_tools)
         return turns, Span(messages[0].seq, messages[-1].seq, others), len(messages)
@@ -307,17 +307,19 @@ class Extraction:
     async def _messages(
         self, conn: Connection, conversation: UserConversation, after: int, limit: int
     ) -> Sequence[Message]:
-        place = (conversation.tenant, conversation.thread, conversation.user)
+        conversation_key = (conversation.tenant, conversation.thread, conversation.user)
         zone = await zone_of(conn, conversation.tenant, conversation.user, self._settings.zone)
-        return await user_turns(conn, *place, roles(self._settings.extract_tool_results), zone, after, limit, MAX_TURN)
+        return await user_turns(
+            conn, *conversation_key, roles(self._settings.extract_tool_results), zone, after, limit, MAX_TURN
+        )
 
     async def _progress(self, conversation: UserConversation, stage: str) -> int:
         """Returns the last sequence that a stage has read, from rows that are up to date with the memory thread."""
 
         async def find(rows: Rows) -> int:
             thread = (rows.place.thread, conversation.thread)
-            found = await extraction_progress(rows.conn, conversation.tenant, *thread, stage)
-            return found.through_seq if found else 0
+            progress = await extraction_progress(rows.conn, conversation.tenant, *thread, stage)
+            return progress.through_seq if progress else 0
 
         return await self._reading.read(self._place(conversation), find)
 

@@ -107,7 +107,7 @@ def owner(before: str, matched: str) -> Subject | None:
     if _FIRST_PERSON.search(matched):
         return None
     for pattern in _OWNERS:
-        if (found := pattern.search(before)) and (subject := _named(found)):
+        if (match := pattern.search(before)) and (subject := _named(match)):
             return subject
     return Subject() if SOMEBODY.search(before) else None
 
@@ -141,9 +141,9 @@ def _in_role(role: str, start: int) -> Subject:
     return Subject(name, key, start, name, is_one=key in _ONE_PERSON)
 
 
-def _named(found: Any) -> Subject | None:
-    groups = found.groupdict()
+def _named(match: Any) -> Subject | None:
+    groups = match.groupdict()
     if role := groups.get("role"):
-        return _in_role(role, found.start())
+        return _in_role(role, match.start())
     name = groups["name"]
-    return None if person_name(name) else Subject(name, name_key(name), found.start())
+    return None if person_name(name) else Subject(name, name_key(name), match.start())

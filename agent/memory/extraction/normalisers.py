@@ -76,8 +76,8 @@ def trailing(value: str, said_at: datetime) -> str:
 
 def clause(value: str, said_at: datetime) -> str:
     """Returns the value up to the next clause; a list with commas is one clause."""
-    if found := _CHINESE_LIST.match(value):
-        return trailing(found.group().replace("，", "、"), said_at)
+    if match := _CHINESE_LIST.match(value):
+        return trailing(match.group().replace("，", "、"), said_at)
     return trailing(_CLAUSE.sub("", value), said_at)
 
 
@@ -138,10 +138,10 @@ def _of_a_known_time(normaliser: Normaliser) -> Normaliser:
 
     @functools.wraps(normaliser)
     def checked(value: str, said_at: datetime, **options: Any) -> str:
-        found = normaliser(value, said_at, **options)
-        if is_undated(said_at) and found != normaliser(value, said_at + timedelta(days=400), **options):
+        normalised = normaliser(value, said_at, **options)
+        if is_undated(said_at) and normalised != normaliser(value, said_at + timedelta(days=400), **options):
             raise ValueError("nobody knows when it was said")
-        return found
+        return normalised
 
     return checked
 
@@ -155,10 +155,10 @@ def date(value: str, said_at: datetime, *, future: bool = False) -> str:
 
 def _date(value: str, said_at: datetime, future: bool = False) -> str:
     value = re.sub(r"(?<=[\d年月])\s+(?=[\d年月日号])", "", value)
-    found = dates_in(value, said_at, said_at.tzinfo or UTC)
-    if not found:
+    dates = dates_in(value, said_at, said_at.tzinfo or UTC)
+    if not dates:
         raise ValueError(f"{value[:40]!r} is no date")
-    return _iso(found[0], said_at, future)
+    return _iso(dates[0], said_at, future)
 
 
 @_of_a_known_time
@@ -176,11 +176,11 @@ def dated(value: str, said_at: datetime, *, past_days: int = 0) -> str:
 
     A day without a year means the next such day; a day that passed up to `past_days` days ago means that day.
     """
-    found = dates_in(value, said_at, said_at.tzinfo or UTC)
-    if not found:
+    dates = dates_in(value, said_at, said_at.tzinfo or UTC)
+    if not dates:
         return value
-    end = found[0].start + len(found[0].text)
-    meant = _iso(found[0], said_at, future=found[0].to_time <= said_at - timedelta(days=past_days))
+    end = dates[0].start + len(dates[0].text)
+    meant = _iso(dates[0], said_at, future=dates[0].to_time <= said_at - timedelta(days=past_days))
     if (until := _UNTIL.match(value, end)) and re.fullmatch(r"\d{4}-\d\d-\d\d", meant):
         end, meant = until.end(), f"{meant} to {int(until[1]):02}"
     return f"{value[:end]} ({meant}){value[end:]}" if value.isascii() else f"{value[:end]}（{meant}）{value[end:]}"
@@ -196,20 +196,22 @@ def phone(value: str, said_at: datetime, *, region: str = "CN", others: Sequence
     ValueError."""
     for country in (region, *others):
         try:
-            found = phonenumbers.parse(value, country)
+            parsed = phonenumbers.parse(value, country)
         except phonenumbers.NumberParseException as error:
             raise ValueError(f"no telephone number: {error}") from None
-        if phonenumbers.is_valid_number(found):
-            is_mobile = country == region and phonenumbers.number_type(found) == phonenumbers.PhoneNumberType.MOBILE
+        if phonenumbers.is_valid_number(parsed):
+            is_mobile = country == region and phonenumbers.number_type(parsed) == phonenumbers.PhoneNumberType.MOBILE
             is_known = is_mobile or value.strip().startswith("+")
-            return phonenumbers.format_number(found, phonenumbers.PhoneNumberFormat.E164) if is_known else value.strip()
+            return (
+                phonenumbers.format_number(parsed, phonenumbers.PhoneNumberFormat.E164) if is_known else value.strip()
+            )
     raise ValueError("no valid telephone number")
 
 
-def _iso(found: Dated, said_at: datetime, future: bool) -> str:
-    first = found.from_time
-    days = (found.to_time - first).days
-    if future and found.to_time <= said_at and not _PAST.search(found.text):
+def _iso(when: Dated, said_at: datetime, future: bool) -> str:
+    first = when.from_time
+    days = (when.to_time - first).days
+    if future and when.to_time <= said_at and not _PAST.search(when.text):
         first = first.replace(year=first.year + 1) if days <= 31 else first
     if days <= 1:
         return f"{first:%Y-%m-%d}"

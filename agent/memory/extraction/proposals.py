@@ -24,11 +24,11 @@ def candidates(tenant: str, user: str, findings: Iterable[Finding]) -> list[Memo
 
 def entities(looked: ExtractionResult) -> list[EntitiesFound]:
     """Returns one event with each entity once; [] without entities."""
-    found: dict[tuple[str, str], Entity] = {}
-    for one in (*looked.entities, *(entity for finding in looked.findings for entity in finding.entities)):
-        key = (one.type, name_key(one.name))
-        found[key] = _merged(found[key], one) if key in found else one
-    return [EntitiesFound(entities=tuple(found.values()))] if found else []
+    by_key: dict[tuple[str, str], Entity] = {}
+    for mention in (*looked.entities, *(entity for finding in looked.findings for entity in finding.entities)):
+        key = (mention.type, name_key(mention.name))
+        by_key[key] = _merged(by_key[key], mention) if key in by_key else mention
+    return [EntitiesFound(entities=tuple(by_key.values()))] if by_key else []
 
 
 def without_repeats(model: ExtractionResult, rules: ExtractionResult, turns: Sequence[Turn]) -> ExtractionResult:
@@ -46,63 +46,66 @@ def without_repeats(model: ExtractionResult, rules: ExtractionResult, turns: Seq
     return ExtractionResult(tuple(kept), tuple(rejections), model.entities)
 
 
-def without_secrets(found: ExtractionResult, turns: Sequence[Turn]) -> ExtractionResult:
+def without_secrets(result: ExtractionResult, turns: Sequence[Turn]) -> ExtractionResult:
     """Returns the result without findings and entities that contain a password, a key, or the number of a card or
     identity document."""
     by_id = {turn.event_id: turn for turn in turns}
-    secret = [finding for finding in found.findings if holds_secret(f"{finding.content}\n{finding.source.quote}")]
+    secret = [finding for finding in result.findings if holds_secret(f"{finding.content}\n{finding.source.quote}")]
     return ExtractionResult(
-        tuple(one for one in found.findings if one not in secret),
-        (*found.rejections, *(Rejection("secret", one.rule, by_id[one.source.event_id], MASK) for one in secret)),
-        tuple(entity for entity in found.entities if not any(holds_secret(source.quote) for source in entity.sources)),
+        tuple(finding for finding in result.findings if finding not in secret),
+        (
+            *result.rejections,
+            *(Rejection("secret", finding.rule, by_id[finding.source.event_id], MASK) for finding in secret),
+        ),
+        tuple(entity for entity in result.entities if not any(holds_secret(source.quote) for source in entity.sources)),
     )
 
 
-def _repeats(one: Finding, other: Finding) -> bool:
-    if content_key(one.kind, one.content) == content_key(other.kind, other.content):
+def _repeats(finding: Finding, other: Finding) -> bool:
+    if content_key(finding.kind, finding.content) == content_key(other.kind, other.content):
         return True
-    if one.source.event_id != other.source.event_id:
+    if finding.source.event_id != other.source.event_id:
         return False
-    if one.dedupe_key is not None and one.dedupe_key == other.dedupe_key:
+    if finding.dedupe_key is not None and finding.dedupe_key == other.dedupe_key:
         return True
-    mine = set(terms(one.content)) - _FRAME
+    mine = set(terms(finding.content)) - _FRAME
     shared = mine & set(terms(f"{other.content} {other.value or ''}"))
-    return bool(mine) and len(shared) >= SHARED_TERMS * len(mine) and _overlap(one, other)
+    return bool(mine) and len(shared) >= SHARED_TERMS * len(mine) and _overlap(finding, other)
 
 
-def _overlap(one: Finding, other: Finding) -> bool:
-    first, second = normal(one.source.quote), normal(other.source.quote)
+def _overlap(finding: Finding, other: Finding) -> bool:
+    first, second = normal(finding.source.quote), normal(other.source.quote)
     return first in second or second in first
 
 
-def _memory(tenant: str, user: str, one: Finding) -> Memory:
-    said = f"{tenant}/{user}/{one.source.event_id}/{content_key(one.kind, one.content).hex()}"
+def _memory(tenant: str, user: str, finding: Finding) -> Memory:
+    said = f"{tenant}/{user}/{finding.source.event_id}/{content_key(finding.kind, finding.content).hex()}"
     return Memory(
         id=uuid5(NAMESPACE_OID, f"memory/{said}"),
-        kind=one.kind,
-        content=one.content,
-        category=one.category,
-        value=one.value,
-        importance=one.importance,
-        confidence=one.confidence,
-        origin=one.origin,
-        rule=one.rule,
-        dedupe_key=one.dedupe_key,
-        strategy=one.strategy,
-        valid_from=one.source.said_at,
-        expires_at=one.expires_at,
-        sources=(one.source,),
-        entities=tuple(dict.fromkeys(entity.name for entity in one.entities)),
+        kind=finding.kind,
+        content=finding.content,
+        category=finding.category,
+        value=finding.value,
+        importance=finding.importance,
+        confidence=finding.confidence,
+        origin=finding.origin,
+        rule=finding.rule,
+        dedupe_key=finding.dedupe_key,
+        strategy=finding.strategy,
+        valid_from=finding.source.said_at,
+        expires_at=finding.expires_at,
+        sources=(finding.source,),
+        entities=tuple(dict.fromkeys(entity.name for entity in finding.entities)),
     )
 
 
-def _merged(one: Entity, other: Entity) -> Entity:
-    sources = {source.event_id: source for source in (*one.sources, *other.sources)}
-    return one.model_copy(
+def _merged(entity: Entity, other: Entity) -> Entity:
+    sources = {source.event_id: source for source in (*entity.sources, *other.sources)}
+    return entity.model_copy(
         update={
-            "description": one.description or other.description,
-            "attributes": {**one.attributes, **other.attributes},
-            "relations": tuple(dict.fromkeys((*one.relations, *other.relations))),
+            "description": entity.description or other.description,
+            "attributes": {**entity.attributes, **other.attributes},
+            "relations": tuple(dict.fromkeys((*entity.relations, *other.relations))),
             "sources": tuple(sources.values())[:MAX_SOURCES],
         }
     )

@@ -286,7 +286,7 @@ def not_own(text: str) -> list[Range]:
         spans = find(text)
         text = hidden(text, spans, _HIDDEN)
         ranges += spans
-    ranges += (found.span() for pattern in _LINES for found in pattern.finditer(text))
+    ranges += (match.span() for pattern in _LINES for match in pattern.finditer(text))
     for unmeant in (_transcript, _introduced, _in_another_voice, _invented, _taken_back):
         ranges += unmeant(text)
     return ranges
@@ -294,26 +294,26 @@ def not_own(text: str) -> list[Range]:
 
 def takes_back(text: str) -> bool:
     """Returns whether a turn begins by saying that the previous turn was not meant."""
-    found = _TAKEN_BACK.search(text)
-    return found is not None and _LAUGHTER.fullmatch(text, 0, found.start()) is not None
+    match = _TAKEN_BACK.search(text)
+    return match is not None and _LAUGHTER.fullmatch(text, 0, match.start()) is not None
 
 
 def _spans_of(pattern: re.Pattern[str]) -> Callable[[str], list[Range]]:
-    return lambda text: [found.span() for found in pattern.finditer(text)]
+    return lambda text: [match.span() for match in pattern.finditer(text)]
 
 
 def _introduced(text: str) -> Iterator[Range]:
     """Yields letters and texts with a title up to the end of the text, and the text that a clause introduces: all
     following text, or one sentence if the clause says who speaks."""
     for pattern in (_LETTERS, _TITLE_LINE):
-        if found := pattern.search(text):
-            yield found.start(), len(text)
+        if match := pattern.search(text):
+            yield match.start(), len(text)
     end = 0
-    for found in _CLAUSE.finditer(text):
-        if found.start() < end:
+    for match in _CLAUSE.finditer(text):
+        if match.start() < end:
             continue
-        ended = _CLAUSE_END.match(text, found.end())
-        clause = found.group()[-MAX_CLAUSE:].strip()
+        ended = _CLAUSE_END.match(text, match.end())
+        clause = match.group()[-MAX_CLAUSE:].strip()
         if ended is None or _MEANT.search(clause) or _BEFORE_DELIMITED.match(text, ended.end()):
             continue
         at = ended.end()
@@ -365,12 +365,14 @@ def _in_another_voice(text: str) -> Iterator[Range]:
 
 
 def _shows_the_person(paragraph: str) -> bool:
-    sentences = [one.group().strip() for one in _SENTENCE.finditer(_MARKED.sub("", paragraph))]
+    sentences = [match.group().strip() for match in _SENTENCE.finditer(_MARKED.sub("", paragraph))]
     is_meant = [bool(_MEANT.search(sentence) or _OF_THE_ASSISTANT.search(sentence)) for sentence in sentences]
-    if any(_OF_A_TEXT.search(one) and not meant for one, meant in zip(sentences, is_meant, strict=True)):
+    if any(_OF_A_TEXT.search(sentence) and not meant for sentence, meant in zip(sentences, is_meant, strict=True)):
         return False
     is_of_the_person = not _ABOUT_OTHERS.search(paragraph)
-    return any(is_meant) or any(_SPEAKS.search(one) or (is_of_the_person and _WHOLE.search(one)) for one in sentences)
+    return any(is_meant) or any(
+        _SPEAKS.search(sentence) or (is_of_the_person and _WHOLE.search(sentence)) for sentence in sentences
+    )
 
 
 def _invented(text: str) -> Iterator[Range]:
@@ -378,10 +380,10 @@ def _invented(text: str) -> Iterator[Range]:
     paragraph; both end earlier if the text says so."""
     for pattern, is_role_play in ((_ROLE_PLAY, True), (_INVENTED, False)):
         at = 0
-        while found := pattern.search(text, at):
-            ends = (end for end in _REAL_AGAIN.finditer(text, found.end()) if not is_role_play or end.group().strip())
+        while match := pattern.search(text, at):
+            ends = (end for end in _REAL_AGAIN.finditer(text, match.end()) if not is_role_play or end.group().strip())
             at = next((end.end() for end in ends), len(text))
-            yield found.start(), at
+            yield match.start(), at
 
 
 def _taken_back(text: str) -> Iterator[Range]:
@@ -389,16 +391,16 @@ def _taken_back(text: str) -> Iterator[Range]:
     yields the sentence before it too."""
     before = 0
     for sentence in _SENTENCE.finditer(text):
-        if found := _TAKEN_BACK.search(text, sentence.start(), sentence.end()):
-            is_alone = _LAUGHTER.fullmatch(text, sentence.start(), found.start())
-            yield before if is_alone else sentence.start(), found.end()
+        if match := _TAKEN_BACK.search(text, sentence.start(), sentence.end()):
+            is_alone = _LAUGHTER.fullmatch(text, sentence.start(), match.start())
+            yield before if is_alone else sentence.start(), match.end()
         before = sentence.start()
 
 
 def _transcript(text: str) -> Iterator[Range]:
     """Yields the lines of a transcript ("Ann: …"): there are two or more speakers, and one of them speaks again. In a
     form, no field name repeats."""
-    lines = [found for found in _SPEAKER.finditer(text) if not _MEANT.search(found["name"])]
-    names = Counter(found["name"].strip().lower() for found in lines)
+    lines = [match for match in _SPEAKER.finditer(text) if not _MEANT.search(match["name"])]
+    names = Counter(match["name"].strip().lower() for match in lines)
     if len(names) > 1 and max(names.values()) > 1:
-        yield from (found.span() for found in lines)
+        yield from (match.span() for match in lines)

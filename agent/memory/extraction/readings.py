@@ -114,27 +114,27 @@ def readings(said: str) -> Iterator[Reading]:
 
 
 def _denials(reading: Reading) -> Iterator[Reading]:
-    for found in _DENIAL.finditer(reading.text):
-        end = _END_OF_DENIAL.search(reading.text, found.end())
+    for match in _DENIAL.finditer(reading.text):
+        end = _END_OF_DENIAL.search(reading.text, match.end())
         assert end is not None
-        clause = _AFTER_ALL.sub(_blank, reading.text[found.end() : end.start()])
+        clause = _AFTER_ALL.sub(_blank, reading.text[match.end() : end.start()])
         still = _NO_MORE.sub(_blank, clause)
-        who = found["who"] or f"{found['i']}'m"
-        text = f"{reading.text[: found.start()]}{who.rjust(len(found[0]))}{still.rstrip()}"
-        denies: Literal["ended", "not"] = "ended" if found["no"] not in (None, "not") or still != clause else "not"
+        who = match["who"] or f"{match['i']}'m"
+        text = f"{reading.text[: match.start()]}{who.rjust(len(match[0]))}{still.rstrip()}"
+        denies: Literal["ended", "not"] = "ended" if match["no"] not in (None, "not") or still != clause else "not"
         text = f"{text}.".ljust(len(reading.text))[: len(reading.text)]
-        yield reading._replace(text=text, denies=denies, since=found.start())
+        yield reading._replace(text=text, denies=denies, since=match.start())
 
 
-def _blank(found: Any) -> str:
-    return " " * len(found[0])
+def _blank(match: Any) -> str:
+    return " " * len(match[0])
 
 
 def _plain_readings(said: str) -> Iterator[Reading]:
     """Yields the statement and its clauses, without denials. A clause without a subject has the subject of the clause
     before, unless that clause names somebody else."""
     text = said.translate(_PLAIN)
-    text = _ADVERBS.sub(lambda found: found["who"].rjust(len(found.group())), text)
+    text = _ADVERBS.sub(lambda match: match["who"].rjust(len(match.group())), text)
     yield Reading(text, is_whole=True)
     topic: Subject | None = None  # the person that the earlier clauses are about, if known
     is_known = False

@@ -49,7 +49,7 @@ def difference(real: Sequence[StoredMemory], shadow: Sequence[StoredMemory], cov
     excluded = {row.content_key for row in real if (row.status == "forgotten" or row.closed_reason in BY_HAND)}
     new = [row for row in shadow if row.status == "valid"]
     found_again = {row.id for row in new} | {
-        row.id for row in real if row.content_key in {one.content_key for one in new}
+        row.id for row in real if row.content_key in {derived.content_key for derived in new}
     }
     gone = [
         row
@@ -77,17 +77,17 @@ def difference(real: Sequence[StoredMemory], shadow: Sequence[StoredMemory], cov
 
 
 def replacement_events(
-    found: Difference, real: Iterable[StoredMemory], thread: str, now: datetime
+    changes: Difference, real: Iterable[StoredMemory], thread: str, now: datetime
 ) -> list[tuple[UUID, EventData]]:
     """Returns events with deterministic ids that replace the user's memories with those of the new extractor."""
     known = {row.id for row in real}
-    ends = [closed(old.id, now, new.id, "rederived") for old, new in found.changed]
-    ends += [closed(old.id, now, None, "rederived") for old in found.gone]
+    ends = [closed(old.id, now, new.id, "rederived") for old, new in changes.changed]
+    ends += [closed(old.id, now, None, "rederived") for old in changes.gone]
     events: list[tuple[UUID, EventData]] = [
         (uuid5(end.memory_id, f"{thread}/rederived/{now.isoformat()}"), MemoriesRevised(intervals=(end,)))
         for end in ends
     ]
-    for row in (*(new for _, new in found.changed), *found.added):
+    for row in (*(new for _, new in changes.changed), *changes.added):
         event: EventData = MemoryRecorded(memory=memory_of(row))
         if row.id in known:
             event = MemoriesRevised(intervals=(Interval(memory_id=row.id),))

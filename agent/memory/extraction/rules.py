@@ -147,10 +147,10 @@ def _code() -> str:
 @cache
 def _bundled() -> tuple[tuple[str, Compiled | None], ...]:
     folder = files("turnlog.agent.memory.extraction") / "rules"
-    found: dict[str, Compiled | None] = {}
+    rules: dict[str, Compiled | None] = {}
     for entry in sorted((entry for entry in folder.iterdir() if entry.name.endswith(".toml")), key=lambda e: e.name):
-        found.update(_of_file(entry.name, entry.read_text("utf-8")))
-    return tuple(found.items())
+        rules.update(_of_file(entry.name, entry.read_text("utf-8")))
+    return tuple(rules.items())
 
 
 def _read(path: Path) -> str:
@@ -196,8 +196,8 @@ def _compiled(where: str, key: str, table: Any) -> Compiled:
         rule,
         patterns,
         tuple(_regex(where, text) for text in rule.unless),
-        tuple(_step(where, "normaliser", NORMALISERS, groups, one) for one in rule.normalisers),
-        tuple(_step(where, "validator", VALIDATORS, groups, one) for one in rule.validators),
+        tuple(_step(where, "normaliser", NORMALISERS, groups, step) for step in rule.normalisers),
+        tuple(_step(where, "validator", VALIDATORS, groups, step) for step in rule.validators),
     )
 
 
@@ -205,15 +205,15 @@ def _compiled(where: str, key: str, table: Any) -> Compiled:
 def parts() -> dict[str, str]:
     """Returns the patterns of parts.toml by their names in double braces, such as {{number}}."""
     document = tomllib.loads((files("turnlog.agent.memory.extraction") / "parts.toml").read_text("utf-8"))
-    found: dict[str, str] = {}
+    patterns: dict[str, str] = {}
     for name, text in document.items():
-        found[f"{{{{{name}}}}}"] = f"(?:{_PART.sub(lambda part: found[part[0]], text)})"
-    return found
+        patterns[f"{{{{{name}}}}}"] = f"(?:{_PART.sub(lambda part: patterns[part[0]], text)})"
+    return patterns
 
 
 def _regex(where: str, text: str) -> Pattern:
     try:
-        return regex.compile(_PART.sub(lambda found: parts()[found[0]], text), FLAGS)
+        return regex.compile(_PART.sub(lambda part: parts()[part[0]], text), FLAGS)
     except KeyError as error:
         raise InvalidRules(f"{where}: there is no part {error}; there are {', '.join(parts())}") from None
     except regex.error as error:
@@ -239,8 +239,8 @@ def _check_templates(where: str, groups: set[str], templates: Iterable[str]) -> 
             raise InvalidRules(f"{where}: the template {template!r} names no group of its patterns: {sorted(unknown)}")
 
 
-def _step(where: str, kind: str, registry: Mapping[str, Any], groups: set[str], given: str | dict[str, Any]) -> Step:
-    options: dict[str, Any] = {"name": given} if isinstance(given, str) else dict(given)
+def _step(where: str, kind: str, registry: Mapping[str, Any], groups: set[str], step: str | dict[str, Any]) -> Step:
+    options: dict[str, Any] = {"name": step} if isinstance(step, str) else dict(step)
     name, group = str(options.pop("name", "")), str(options.pop("group", "value"))
     if name not in registry:
         raise InvalidRules(f"{where}: there is no {kind} {name!r}; there are {', '.join(sorted(registry))}")

@@ -50,7 +50,7 @@ def proposal(
     """Returns the memories and events to append. The events count all candidates as stored, because conflicts are
     decided later."""
     memories = candidates(conversation.tenant, conversation.user, result.findings)
-    found = [entity.model_copy(update={"derivation": derivation}) for entity in entities(result)]
+    entity_events = [entity.model_copy(update={"derivation": derivation}) for entity in entities(result)]
     rejected = result.counts() | ({ANOTHER_SPEAKER: span.others} if span.others else {})
     done = MemoriesExtracted(
         conversation=conversation.thread,
@@ -63,7 +63,7 @@ def proposal(
         rejected=rejected,
         derivation=derivation,
     )
-    return Proposal(memories, [*found, done])
+    return Proposal(memories, [*entity_events, done])
 
 
 @dataclass(frozen=True, slots=True)

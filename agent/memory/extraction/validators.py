@@ -73,7 +73,7 @@ def email(value: str) -> str | None:
 
 
 def one_of(value: str, *, values: Sequence[str]) -> str | None:
-    return None if value.lower() in {one.lower() for one in values} else "none of the values that the rule knows"
+    return None if value.lower() in {known.lower() for known in values} else "none of the values that the rule knows"
 
 
 def matches(value: str, *, pattern: str) -> str | None:
@@ -81,8 +81,8 @@ def matches(value: str, *, pattern: str) -> str | None:
 
 
 def lacks(value: str, *, pattern: str) -> str | None:
-    found = re.search(pattern, value, re.IGNORECASE)
-    return f"has {found.group()!r}" if found else None
+    match = re.search(pattern, value, re.IGNORECASE)
+    return f"has {match.group()!r}" if match else None
 
 
 def statement(value: str) -> str | None:

@@ -24,11 +24,11 @@ def replaced(text: str, pattern: re.Pattern[str], made: Callable[[re.Match[str]]
     """Returns the text with matches of a pattern replaced. made: returns the replacement of a match, or None to leave
     it unchanged."""
     parts, at = [], 0
-    for found in pattern.finditer(text.translate(NARROW)):
-        new = made(found)
+    for match in pattern.finditer(text.translate(NARROW)):
+        new = made(match)
         if new is not None:
-            parts += [text[at : found.start()], new]
-            at = found.end()
+            parts += [text[at : match.start()], new]
+            at = match.end()
     return "".join([*parts, text[at:]]) if at else text
 
 
@@ -65,11 +65,11 @@ def masked(text: str, exact: bool) -> str:
     def is_ssn(number: str) -> bool:
         return not exact or bool(ssn.is_valid(number))
 
-    def is_chinese(found: re.Match[str]) -> bool:
+    def is_chinese(match: re.Match[str]) -> bool:
         if exact:
-            return _is_chinese(found[0])
-        named = _CHINESE_NAMED.search(found.string, max(0, found.start() - 12), found.start())
-        return bool(named or _CHINESE_FORM.fullmatch(found[0]) or _is_chinese(found[0]))
+            return _is_chinese(match[0])
+        named = _CHINESE_NAMED.search(match.string, max(0, match.start() - 12), match.start())
+        return bool(named or _CHINESE_FORM.fullmatch(match[0]) or _is_chinese(match[0]))
 
     text = replaced(text, _CHINESE, lambda m: CHINESE_MASK if is_chinese(m) else None)
     text = replaced(text, _CARD, lambda m: CARD_MASK if _is_card(m[0]) else None)
@@ -120,34 +120,34 @@ def phones_masked(text: str, regions: tuple[str, ...]) -> str:
 
 def _by_region(text: str, region: str) -> str:
     parts, at = [], 0
-    for found in PhoneNumberMatcher(text, region, leniency=Leniency.VALID, max_tries=1_000):
-        if _is_phone(text, found):
-            parts += [text[at : found.start], _phone_mask(found)]
-            at = found.end
+    for match in PhoneNumberMatcher(text, region, leniency=Leniency.VALID, max_tries=1_000):
+        if _is_phone(text, match):
+            parts += [text[at : match.start], _phone_mask(match)]
+            at = match.end
     return "".join([*parts, text[at:]]) if at else text
 
 
-def _is_phone(text: str, found: PhoneNumberMatch) -> bool:
-    raw = found.raw_string
-    around = text[found.start - 1 : found.start] + text[found.end : found.end + 1]
+def _is_phone(text: str, match: PhoneNumberMatch) -> bool:
+    raw = match.raw_string
+    around = text[match.start - 1 : match.start] + text[match.end : match.end + 1]
     if any((c.isalnum() and c.isascii()) or c in "*_" for c in around):
         return False
     if raw.lstrip().startswith(("+", "＋")):
         return True
-    if _PHONE_NAMED.search(text, max(0, found.start - 32), found.start):
+    if _PHONE_NAMED.search(text, max(0, match.start - 32), match.start):
         return True
-    return any(c in raw for c in "-() .") and _is_grouped(found)
+    return any(c in raw for c in "-() .") and _is_grouped(match)
 
 
-def _is_grouped(found: PhoneNumberMatch) -> bool:
+def _is_grouped(match: PhoneNumberMatch) -> bool:
     """Returns whether the number is grouped in the usual way of its country."""
-    written = [part for part in re.split(r"[^0-9]+", found.raw_string) if part]
-    national = phonenumbers.format_number(found.number, phonenumbers.PhoneNumberFormat.NATIONAL)
+    written = [part for part in re.split(r"[^0-9]+", match.raw_string) if part]
+    national = phonenumbers.format_number(match.number, phonenumbers.PhoneNumberFormat.NATIONAL)
     usual = [part for part in re.split(r"[^0-9]+", national) if part]
     return len(written) > 1 and written[0] == usual[0] and "".join(written) == "".join(usual)
 
 
-def _phone_mask(found: PhoneNumberMatch) -> str:
+def _phone_mask(match: PhoneNumberMatch) -> str:
     """Returns the mask of a phone number, which keeps a written country code and the last two digits."""
-    code = f"+{found.number.country_code}" if found.raw_string.lstrip().startswith(("+", "＋")) else ""
-    return f"{code}{PHONE_MASK}{found.raw_string[-2:]}"
+    code = f"+{match.number.country_code}" if match.raw_string.lstrip().startswith(("+", "＋")) else ""
+    return f"{code}{PHONE_MASK}{match.raw_string[-2:]}"

@@ -33,10 +33,10 @@ def sanitise(text: str, level: SanitiseLevel, regions: Sequence[str] = REGIONS) 
     """Returns the text, masked according to the level. regions: countries in which to look up phone numbers without a
     country code."""
     for _ in range(_AGAIN):  # a mask can create a word boundary at which another pattern matches
-        found = _once(text, level, regions)
-        if found == text:
+        result = _once(text, level, regions)
+        if result == text:
             break
-        text = found
+        text = result
     return text
 
 
@@ -153,8 +153,8 @@ def _secrets_masked(text: str) -> str:
     if "://" in text:
         text = _URL.sub(rf"\1:{MASK}", text)
 
-    def named(found: re.Match[str]) -> str:
-        return str(found[1]) + MASK
+    def named(match: re.Match[str]) -> str:
+        return str(match[1]) + MASK
 
     return _SAID.sub(named, _ASSIGNED.sub(named, text))
 

@@ -128,13 +128,13 @@ def similar_pairs(
 ) -> defaultdict[int, dict[int, float]]:
     """Returns similarities: result[a][b] is the calibrated similarity of memories a and b, for pairs that `fits`
     accepts. The result is symmetric."""
-    found: defaultdict[int, dict[int, float]] = defaultdict(dict)
+    similarities: defaultdict[int, dict[int, float]] = defaultdict(dict)
     for pair in near:
         first, second = memories[pair.first], memories[pair.second]
         value = similarity(model, pair.cosine, first.content, second.content)
         if fits(first, second, value):
-            found[pair.first][pair.second] = found[pair.second][pair.first] = value
-    return found
+            similarities[pair.first][pair.second] = similarities[pair.second][pair.first] = value
+    return similarities
 
 
 def _may_be_duplicates(first: Compactable, second: Compactable) -> bool:
@@ -144,14 +144,14 @@ def _may_be_duplicates(first: Compactable, second: Compactable) -> bool:
         first.kind == second.kind
         and None in (first.dedupe_key, second.dedupe_key)
         and same_claim(first.content, second.content)
-        and lasts_as_long(*(one.expires_at for one in sorted((first, second), key=_rank)))
+        and lasts_as_long(*(memory.expires_at for memory in sorted((first, second), key=_rank)))
     )
 
 
-def _rank(one: Compactable) -> tuple[bool, float, datetime, int]:
+def _rank(memory: Compactable) -> tuple[bool, float, datetime, int]:
     """Returns a sort key, lowest first: memories with a dedupe key (which a newer claim can end), then more important
     ones, then older ones."""
-    return (one.dedupe_key is None, -one.importance, one.valid_from, one.seq)
+    return (memory.dedupe_key is None, -memory.importance, memory.valid_from, memory.seq)
 
 
 async def undo_compaction(writer: MemoryWriter, place: Place, event_id: UUID) -> list[UUID]:
@@ -165,14 +165,14 @@ async def undo_compaction(writer: MemoryWriter, place: Place, event_id: UUID) ->
         known = await compactions(rows.conn, place.tenant, place.thread, event_id)
         if not known:
             raise NotFound(f"user {place.user!r} has no compaction {event_id}; `turnlog compactions` lists them")
-        [found] = known
-        into = found.made or found.kept
-        if found.undone or into is None:
+        [compaction] = known
+        into = compaction.made or compaction.kept
+        if compaction.undone or into is None:
             return Decided([], [])
-        family = await memories_by_id(rows.conn, place.tenant, place.thread, [*found.members, into])
+        family = await memories_by_id(rows.conn, place.tenant, place.thread, [*compaction.members, into])
         ended = {id_: row.replaced_by for id_, row in family.items() if row.status != "forgotten"}
-        intervals = reopened_intervals(found.members, ended, into)
-        made = found.made if found.made in ended else None
+        intervals = reopened_intervals(compaction.members, ended, into)
+        made = compaction.made if compaction.made in ended else None
         data = CompactionUndone(compaction_id=event_id, made=made, intervals=intervals)
         return Decided([(uuid5(event_id, "undone"), data)], [interval.memory_id for interval in intervals])
 

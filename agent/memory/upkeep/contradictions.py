@@ -87,7 +87,7 @@ def prompt_hash() -> str:
 
 async def request_verdicts(chat: ChatModel, new: StoredMemory, earlier: Sequence[StoredMemory]) -> ModelVerdicts:
     """Makes one model call and returns its verdicts. Raises ModelError."""
-    shown = [{"memory": n, **_shown(one)} for n, one in enumerate(earlier, 1)]
+    shown = [{"memory": n, **_shown(memory)} for n, memory in enumerate(earlier, 1)]
     data = prompts.data(new=[_shown(new)], earlier=shown)
     messages = [{"role": "system", "content": PROMPT}, {"role": "user", "content": data}]
     reply = await chat.complete(ChatRequest(messages, temperature=0.0, max_tokens=MAX_TOKENS, json_model=_Answer))
@@ -120,7 +120,7 @@ def comparisons(verdicts: Sequence[Mapping[str, Any]], earlier: Sequence[StoredM
 def resolve(
     new: UUID,
     known: MemoryState,
-    found: Sequence[Comparison],
+    verdicts: Sequence[Comparison],
     policy: Policy,
     derivation: Derivation,
 ) -> list[EventData]:
@@ -130,19 +130,19 @@ def resolve(
     """
     intervals: list[Interval] = []
     more: list[EventData] = []
-    for one in found:
-        row, other = known.rows[new], known.rows.get(one.memory_id)
-        if other is None or row.status != "valid" or other.status != "valid" or one.verdict == "unrelated":
+    for comparison in verdicts:
+        row, other = known.rows[new], known.rows.get(comparison.memory_id)
+        if other is None or row.status != "valid" or other.status != "valid" or comparison.verdict == "unrelated":
             continue
-        ended = duplicate_intervals(row, other) if one.verdict == "same" else ()
+        ended = duplicate_intervals(row, other) if comparison.verdict == "same" else ()
         events: list[EventData] = []
-        if one.strategy is not None:
-            ended, events = _settled(row, other, one.strategy, known, policy, derivation)
+        if comparison.strategy is not None:
+            ended, events = _settled(row, other, comparison.strategy, known, policy, derivation)
         known.apply([MemoryCompared(memory_id=new, intervals=ended), *events])
         intervals += ended
         more += events
     compared = MemoryCompared(
-        memory_id=new, comparisons=tuple(found), intervals=tuple(intervals), derivation=derivation
+        memory_id=new, comparisons=tuple(verdicts), intervals=tuple(intervals), derivation=derivation
     )
     return [compared, *more]
 
@@ -157,7 +157,7 @@ def _settled(
 ) -> tuple[tuple[Interval, ...], list[EventData]]:
     """Returns the intervals that settle a contradiction between two valid memories, and the other events that it
     needs."""
-    earlier, later = sorted((row, other), key=lambda one: (one.valid_from, one.seq))
+    earlier, later = sorted((row, other), key=lambda memory: (memory.valid_from, memory.seq))
     strategy = _strategy(earlier, later, proposed)
     if wins := WINS.get(strategy):
         return tuple(changes(layout(links_of([earlier, later]), wins), [earlier, later])), []
@@ -177,9 +177,9 @@ def _strategy(earlier: StoredMemory, later: StoredMemory, proposed: Strategy) ->
     """
     if later.origin == "user":
         return "KEEP_LATEST"
-    keyed = [one for one in (earlier, later) if one.dedupe_key is not None]
+    keyed = [memory for memory in (earlier, later) if memory.dedupe_key is not None]
     strategy = keyed[0].strategy if len(keyed) == 1 else proposed
-    said = [numbers(value_of(one.value, one.content)).total() for one in (earlier, later)]
+    said = [numbers(value_of(memory.value, memory.content)).total() for memory in (earlier, later)]
     return "KEEP_LATEST" if strategy == "KEEP_HIGHEST" and said != [1, 1] else strategy
 
 

@@ -65,12 +65,12 @@ class MergeCriteria:
     similarity: float
     below: float
 
-    def accepts(self, one: Compactable) -> bool:
-        plain = one.origin in ("rule", "llm") and one.dedupe_key is None and one.expires_at is None
-        return plain and one.has_evidence and one.touched_at <= self.before
+    def accepts(self, memory: Compactable) -> bool:
+        plain = memory.origin in ("rule", "llm") and memory.dedupe_key is None and memory.expires_at is None
+        return plain and memory.has_evidence and memory.touched_at <= self.before
 
-    def accepts_for_summary(self, one: Compactable) -> bool:
-        return self.accepts(one) and one.importance < self.below
+    def accepts_for_summary(self, memory: Compactable) -> bool:
+        return self.accepts(memory) and memory.importance < self.below
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +87,16 @@ class _SimilarityGraph:
     def group_around(self, seed: int, taken: Collection[int], most: int) -> list[int]:
         """Returns the seed and its most strongly related free neighbours: at most `most` memories and MAX_GROUP_TOKENS
         tokens, without pairs that exclude each other."""
-        found, tokens = [seed], self.count_tokens(self.memories[seed].content)
+        group, tokens = [seed], self.count_tokens(self.memories[seed].content)
         for other in sorted(self.strength[seed], key=lambda n: (-self.strength[seed][n], n)):
-            one = self.memories[other]
-            if other in taken or any(self.excludes(one, self.memories[n]) for n in found):
+            memory = self.memories[other]
+            if other in taken or any(self.excludes(memory, self.memories[n]) for n in group):
                 continue
-            tokens += self.count_tokens(one.content)
-            if len(found) == most or tokens > MAX_GROUP_TOKENS:
+            tokens += self.count_tokens(memory.content)
+            if len(group) == most or tokens > MAX_GROUP_TOKENS:
                 break
-            found.append(other)
-        return found
+            group.append(other)
+        return group
 
 
 def near_duplicate_groups(
@@ -113,12 +113,12 @@ def near_duplicate_groups(
     """
     sets = Separated(separated)
 
-    def excludes(one: Compactable, other: Compactable) -> bool:
-        return sets.contain(one.id, other.id) or may_contradict(one.content, other.content)
+    def excludes(memory: Compactable, other: Compactable) -> bool:
+        return sets.contain(memory.id, other.id) or may_contradict(memory.content, other.content)
 
-    def fits(one: Compactable, other: Compactable, value: float) -> bool:
+    def fits(memory: Compactable, other: Compactable, value: float) -> bool:
         near_enough = criteria.similarity <= value <= DUPLICATE_SIMILARITY
-        return near_enough and _may_meet(one, other, criteria.accepts)
+        return near_enough and _may_meet(memory, other, criteria.accepts)
 
     pairs = similar_pairs(memories, near, model, fits)
     graph = _SimilarityGraph(memories, pairs, excludes, count_tokens)
@@ -138,8 +138,10 @@ def summary_candidates(
 ) -> list[int]:
     """Returns the indexes of the MAX_SUMMARY_CANDIDATES least important memories that may be summarised, in ascending
     order."""
-    found = [n for n, one in enumerate(memories) if criteria.accepts_for_summary(one) and one.id not in exclude]
-    return sorted(sorted(found, key=lambda n: memories[n].importance)[:MAX_SUMMARY_CANDIDATES])
+    indexes = [
+        n for n, memory in enumerate(memories) if criteria.accepts_for_summary(memory) and memory.id not in exclude
+    ]
+    return sorted(sorted(indexes, key=lambda n: memories[n].importance)[:MAX_SUMMARY_CANDIDATES])
 
 
 def summary_groups(
@@ -156,11 +158,11 @@ def summary_groups(
     """
     sets = Separated(separated)
 
-    def excludes(one: Compactable, other: Compactable) -> bool:
-        return sets.contain(one.id, other.id)
+    def excludes(memory: Compactable, other: Compactable) -> bool:
+        return sets.contain(memory.id, other.id)
 
-    def fits(one: Compactable, other: Compactable, value: float) -> bool:
-        return value >= RELATED_SIMILARITY and _may_meet(one, other, criteria.accepts_for_summary)
+    def fits(memory: Compactable, other: Compactable, value: float) -> bool:
+        return value >= RELATED_SIMILARITY and _may_meet(memory, other, criteria.accepts_for_summary)
 
     related = similar_pairs(candidates, near, model, fits)
     _add_shared_entities(related, candidates)
@@ -183,8 +185,8 @@ def _add_shared_entities(related: defaultdict[int, dict[int, float]], memories: 
     """Adds 1 to the strength of two memories for each entity that they share, which is more than any similarity
     adds."""
     by_entity = defaultdict[str, list[int]](list)
-    for number, one in enumerate(memories):
-        for name in one.entities:
+    for number, memory in enumerate(memories):
+        for name in memory.entities:
             by_entity[name].append(number)
     for members in by_entity.values():
         for first, second in combinations(members[:MAX_PER_ENTITY], 2):
@@ -202,8 +204,8 @@ def _oldest_first(memories: Sequence[Compactable], numbers: Iterable[int]) -> tu
     return tuple(sorted((memories[n] for n in numbers), key=_age_order))
 
 
-def _age_order(one: Compactable) -> tuple[datetime, int, str]:
-    return (one.valid_from, one.seq, str(one.id))
+def _age_order(memory: Compactable) -> tuple[datetime, int, str]:
+    return (memory.valid_from, memory.seq, str(memory.id))
 
 
 def merge_event(

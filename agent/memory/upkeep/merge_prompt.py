@@ -81,7 +81,7 @@ def _refused(method: Method, contents: Sequence[str], text: str) -> str | None:
         return "too-long"
     if reason := what_it_adds(contents, text):
         return reason
-    return "left-out" if method == "merge" and any(_leaves_out(text, one) for one in contents) else None
+    return "left-out" if method == "merge" and any(_leaves_out(text, content) for content in contents) else None
 
 
 def what_it_adds(contents: Sequence[str], text: str) -> str | None:
@@ -119,7 +119,7 @@ def _numbers(text: str) -> set[str]:
 
 
 def _dates(text: str) -> set[str]:
-    return {found.rstrip("s") for found in _WHEN.findall(normal(text))}
+    return {word.rstrip("s") for word in _WHEN.findall(normal(text))}
 
 
 def _names_nobody_new(text: str, members: str) -> bool:
@@ -134,17 +134,17 @@ def _names_nobody_new(text: str, members: str) -> bool:
 
 def _negates_as(contents: Sequence[str], text: str) -> bool:
     """Returns whether the text negates if and only if a member does, and at most as often as all members together."""
-    members, merged = sum(negations(normal(one)) for one in contents), negations(normal(text))
+    members, merged = sum(negations(normal(content)) for content in contents), negations(normal(text))
     return (merged > 0) == (members > 0) and merged <= members
 
 
 def _names(text: str) -> Iterator[tuple[str, bool]]:
     """Yields the capitalised words; for each, also whether it begins a sentence."""
     flat = unicodedata.normalize("NFKC", text)
-    for found in _WORD.finditer(flat):
-        word = _POSSESSIVE.sub("", found.group())
+    for match in _WORD.finditer(flat):
+        word = _POSSESSIVE.sub("", match.group())
         if any(char.isupper() for char in word) and not _SPEAKER.fullmatch(word):
-            yield word, word.istitle() and bool(_STARTS.search(flat[: found.start()]))
+            yield word, word.istitle() and bool(_STARTS.search(flat[: match.start()]))
 
 
 def _words(text: str) -> list[str]:

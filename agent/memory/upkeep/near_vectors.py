@@ -77,8 +77,8 @@ def _probes(block: Floats, middle: Floats, centroids: Floats) -> NDArray[np.int3
     """Returns the indexes of the nearest centroids of each vector, nearest first: an array of shape (n, PROBES)."""
     scores = _unit(block - middle) @ centroids.T
     count = min(PROBES, len(centroids))
-    found = np.argpartition(-scores, count - 1, axis=1)[:, :count]
-    ranked = np.take_along_axis(found, np.argsort(-np.take_along_axis(scores, found, axis=1), axis=1), axis=1)
+    nearest = np.argpartition(-scores, count - 1, axis=1)[:, :count]
+    ranked = np.take_along_axis(nearest, np.argsort(-np.take_along_axis(scores, nearest, axis=1), axis=1), axis=1)
     return ranked.astype(np.int32)
 
 
