@@ -79,13 +79,13 @@ async def _apply(
     async with _pipelined(conn) if together else conn.transaction():
         last = batch[-1].recorded if batch and batch[-1].seq == through else None
         moved = await positions.move(conn, at, through, last.stored_at if last else None)
-        parked_now = await parking.ask_places(conn, at.build, at.partition, {one.place for one in batch})
+        parked_now = await parking.ask_places(conn, at.build, at.partition, {message.place for message in batch})
         noted = await duplicates.note_ids(conn, batch, at.partition) if as_read else None
         await positions.assert_were(moved, at)
         waiting = await parking.places(parked_now, at.at)
         if noted is not None:
             batch = await duplicates.only_first(conn, noted, batch, at.partition)
-        types = {one.type for one in batch}
+        types = {message.type for message in batch}
         for projection in projections:
             done, out = at.at[projection.name], dropped.get(projection.name, frozenset())
             wanted = {type_ for type_ in types if concerns(projection, type_)}
@@ -125,14 +125,14 @@ def split(batch: Sequence[Incoming], waiting: set[Place]) -> tuple[list[Incoming
     blocked = set(waiting)
     good: list[Incoming] = []
     parked: list[Parked] = []
-    for one in batch:
-        if one.place in blocked:
-            parked.append(Parked(one, "behind", one.error or BEHIND))
-        elif one.recorded is None:
-            blocked.add(one.place)
-            parked.append(Parked(one, "poison", one.error))
+    for message in batch:
+        if message.place in blocked:
+            parked.append(Parked(message, "behind", message.error or BEHIND))
+        elif message.recorded is None:
+            blocked.add(message.place)
+            parked.append(Parked(message, "poison", message.error))
         else:
-            good.append(one)
+            good.append(message)
     return good, parked
 
 
@@ -146,8 +146,8 @@ async def _all_at_once(
 
 
 async def _changes(projection: Projection, batch: Sequence[Incoming]) -> list[Change]:
-    events = [one.recorded for one in batch if one.recorded]
-    if sum(one.size for one in batch) < LARGE_BATCH_BYTES:
+    events = [message.recorded for message in batch if message.recorded]
+    if sum(message.size for message in batch) < LARGE_BATCH_BYTES:
         return projection.changes(events)
     return await asyncio.to_thread(projection.changes, events)
 
@@ -159,13 +159,13 @@ async def apply_events(
     transaction."""
     blocked = set(waiting)
     parked: list[Parked] = []
-    for one in batch:
+    for message in batch:
         try:
             async with conn.transaction():
-                found = await _all_at_once(conn, projection, [one], blocked)
+                to_park = await _all_at_once(conn, projection, [message], blocked)
         except POISON as error:
-            found = [Parked(one, "poison", f"{type(error).__name__}: {error}")]
-        if found:
-            blocked.add(one.place)
-            parked += found
+            to_park = [Parked(message, "poison", f"{type(error).__name__}: {error}")]
+        if to_park:
+            blocked.add(message.place)
+            parked += to_park
     return parked

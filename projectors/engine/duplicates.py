@@ -59,7 +59,7 @@ async def only_first(
 ) -> list[Incoming]:
     """Returns the batch without duplicates, as `without_duplicates` does, after note_ids. noted: the result of
     note_ids."""
-    if len(await noted.fetchall()) == sum(one.recorded is not None for one in batch):
+    if len(await noted.fetchall()) == sum(message.recorded is not None for message in batch):
         return list(batch)
     return await _first_ones(conn, batch, partition)
 
@@ -68,24 +68,24 @@ async def _first_ones(conn: Connection, batch: Sequence[Incoming], partition: in
     """Returns the events whose noted sequence is their own, and the events that cannot be decoded."""
     rows = await conn.execute(_FIRST_ONES, _values(batch, partition))
     first = {seq for (seq,) in await rows.fetchall()}
-    return [one for one in batch if one.recorded is None or one.seq in first]
+    return [message for message in batch if message.recorded is None or message.seq in first]
 
 
 async def first_seqs(conn: Connection, partitions: Sequence[int], keys: Collection[Key]) -> dict[Key, int]:
     """Returns the first sequence of each of these events; events that no projection has read are left out."""
     hashes = array_literal(thread_hash(key.tenant, key.thread_token) for key in keys)
     values = {"partitions": list(partitions), "ids": array_literal(key.id for key in keys), "hashes": hashes}
-    found: dict[int, int] = dict(await (await conn.execute(_FIRST_SEQS, values)).fetchall())
-    return {key: found[number] for number, key in enumerate(keys, 1) if number in found}
+    seqs: dict[int, int] = dict(await (await conn.execute(_FIRST_SEQS, values)).fetchall())
+    return {key: seqs[number] for number, key in enumerate(keys, 1) if number in seqs}
 
 
 def _values(batch: Sequence[Incoming], partition: int) -> dict[str, object]:
-    decoded = [(one, one.recorded.event.id) for one in batch if one.recorded]
+    decoded = [(message, message.recorded.event.id) for message in batch if message.recorded]
     return {
         "partition": partition,
         "ids": array_literal(event_id for _, event_id in decoded),
-        "hashes": array_literal(thread_hash(*one.place) for one, _ in decoded),
-        "seqs": array_literal(one.seq for one, _ in decoded),
+        "hashes": array_literal(thread_hash(*message.place) for message, _ in decoded),
+        "seqs": array_literal(message.seq for message, _ in decoded),
     }
 
 

@@ -192,7 +192,7 @@ async def step(
         return at
     batch, waits = _decoded(stored, signer)
     if batch:
-        with tracing.linked("project", (one.recorded.event.traceparent for one in batch if one.recorded)):
+        with tracing.linked("project", (message.recorded.event.traceparent for message in batch if message.recorded)):
             at = await apply_batch(conn, projections, batch, at, through=batch[-1].seq, as_read=True)
     if waits is not None:
         raise waits
@@ -203,9 +203,9 @@ def _decoded(stored: Sequence[Stored], signer: Signer | None) -> tuple[list[Inco
     """Returns the decoded events before the first event whose key cannot be fetched, and that event's error, or
     None."""
     batch: list[Incoming] = []
-    for one in stored:
+    for message in stored:
         try:
-            batch.append(incoming(one, signer))
+            batch.append(incoming(message, signer))
         except KeyUnavailable as error:
             return batch, error
     return batch, None

@@ -35,17 +35,17 @@ def incoming(stored: Stored, signer: Signer | None = None) -> Incoming:
     """
     _, _, _, tenant, token, type_ = stored.subject.replace("\x00", "\ufffd").split(".")
     try:
-        found = recorded(stored)
+        decoded = recorded(stored)
         if signer is not None:
-            signer.check(found.event.thread, stored.seq, stored.body)
-        if _NUL_ESCAPE in _words(stored, found.event):
-            found = replace(found, event=without_nul(found.event))
+            signer.check(decoded.event.thread, stored.seq, stored.body)
+        if _NUL_ESCAPE in _words(stored, decoded.event):
+            decoded = replace(decoded, event=without_nul(decoded.event))
     except KeyUnavailable:
         raise
     except Exception as error:  # any error, because a malformed body must stop only its own thread
         reason = error.code if isinstance(error, TurnlogError) else type(error).__name__
         return Incoming(stored.seq, (tenant, token), type_, None, f"{reason}: {error}", len(stored.body))
-    return Incoming(stored.seq, (tenant, token), type_, found, size=len(stored.body))
+    return Incoming(stored.seq, (tenant, token), type_, decoded, size=len(stored.body))
 
 
 def _words(stored: Stored, event: Event) -> bytes:

@@ -54,11 +54,11 @@ async def ask_places(conn: Connection, build: str, partition: int, asked: Collec
 
 
 async def places(asked: AsyncCursor[TupleRow], names: Iterable[str]) -> dict[str, set[Place]]:
-    found: dict[str, set[Place]] = {name: set() for name in names}
+    parked: dict[str, set[Place]] = {name: set() for name in names}
     for name, tenant, token in await asked.fetchall():
-        if name in found:
-            found[name].add((tenant, token))
-    return found
+        if name in parked:
+            parked[name].add((tenant, token))
+    return parked
 
 
 async def first_parked(conn: Connection, names: Iterable[str], tenant: str, thread: str, since: int = 0) -> str | None:
@@ -68,8 +68,8 @@ async def first_parked(conn: Connection, names: Iterable[str], tenant: str, thre
         "AND status = 'parked' AND projection = ANY(%s) AND seq >= %s ORDER BY seq LIMIT 1",
         (tenant, thread_token(thread), list(names), since),
     )
-    found = await rows.fetchone()
-    return found[0] if found else None
+    row = await rows.fetchone()
+    return row[0] if row else None
 
 
 def refuse_parked(thread: str, parked: str | None) -> None:
@@ -83,15 +83,15 @@ def refuse_parked(thread: str, parked: str | None) -> None:
 
 async def dropped_seqs(conn: Connection, names: Iterable[str], partition: int) -> dict[str, set[int]]:
     """Returns, for each projection, the sequences that an operator dropped; a rebuild skips them too."""
-    found: dict[str, set[int]] = {name: set() for name in names}
+    seqs: dict[str, set[int]] = {name: set() for name in names}
     rows = await conn.execute(
         "SELECT projection, seq FROM dead_letters WHERE projection = ANY(%s) AND build = 'live' AND partition = %s "
         "AND status = 'dropped'",
-        (list(found), partition),
+        (list(seqs), partition),
     )
     for name, seq in await rows.fetchall():
-        found[name].add(seq)
-    return found
+        seqs[name].add(seq)
+    return seqs
 
 
 async def park(conn: Connection, name: str, at: Positions, parked: list[Parked]) -> None:

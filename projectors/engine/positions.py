@@ -79,14 +79,14 @@ async def load(conn: Connection, projections: Sequence[Projection], build: str, 
         f"SELECT projection, position, code_version FROM projection_positions WHERE {_MINE}",
         (build, partition, sorted(versions)),
     )
-    found = await rows.fetchall()
-    for name, _, code_version in found:
+    stored = await rows.fetchall()
+    for name, _, code_version in stored:
         if code_version != versions[name]:
             raise RebuildNeeded(
                 f"projection {name} has rows of version {code_version} and code of version {versions[name]}: "
                 f"run `turnlog rebuild {name}`"
             )
-    return Positions(build, partition, {name: position for name, position, _ in found})
+    return Positions(build, partition, {name: position for name, position, _ in stored})
 
 
 async def move(
@@ -115,6 +115,6 @@ async def assert_unmoved(conn: Connection, positions: Positions) -> None:
     _compare(dict(await rows.fetchall()), positions)
 
 
-def _compare(found: dict[str, int], positions: Positions) -> None:
-    if found != positions.at:
-        raise PositionMoved(f"positions of partition {positions.partition} moved from {positions.at} to {found}")
+def _compare(current: dict[str, int], positions: Positions) -> None:
+    if current != positions.at:
+        raise PositionMoved(f"positions of partition {positions.partition} moved from {positions.at} to {current}")

@@ -109,10 +109,10 @@ async def _was_stored(log: Log, seq: int, at: datetime) -> bool:
     """Returns whether the log stored the event at that time; also True if the event was deleted since, for instance by
     an erasure."""
     try:
-        found = await log.stored(seq, with_key=False)
+        stored = await log.stored(seq, with_key=False)
     except NotFound:
         return True
-    return abs(found.stored_at - at) < SAME_TIME
+    return abs(stored.stored_at - at) < SAME_TIME
 
 
 @asynccontextmanager

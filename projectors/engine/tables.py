@@ -27,11 +27,11 @@ def thread_table(
 ) -> sa.Table:
     """Returns a table of a read model whose primary key begins with tenant and thread. thread: the comment of the
     column thread_id."""
-    place = (
+    thread_columns = (
         sa.Column("tenant", sa.Text, primary_key=True),
         sa.Column("thread_id", sa.Text, primary_key=True, comment=thread),
     )
-    return sa.Table(name, metadata, *place, *columns, comment=comment)
+    return sa.Table(name, metadata, *thread_columns, *columns, comment=comment)
 
 
 projection_positions = sa.Table(
