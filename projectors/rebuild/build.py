@@ -73,7 +73,7 @@ class Build:
             while pending and after < through:
                 if stored := await reader.batch(BATCH, wait_s=5.0):
                     pending, after = stored[-1].pending, min(stored[-1].seq, through)
-                    batch = [incoming(one, log.signer) for one in stored if one.seq <= through]
+                    batch = [incoming(message, log.signer) for message in stored if message.seq <= through]
                     first = await without_duplicates(self.conn, batch, partition)
                     at = await apply_batch(self.conn, self.projections, first, self._at[partition], after, dropped)
                     await self._refuse_new_poison(at, batch[0].seq if batch else after)
@@ -101,8 +101,8 @@ class Build:
                 "refused": [InvalidEvent.code, InvalidToken.code],
             },
         )
-        if found := await rows.fetchone():
-            seq, name, error = found
+        if row := await rows.fetchone():
+            seq, name, error = row
             raise RebuildStopped(
                 f"{name} cannot apply the event at sequence {seq}: {error}. The live tables are unchanged. "
                 f"Fix the projector, or let the live projection park it and drop it with "

@@ -53,8 +53,8 @@ async def rebuild_thread(log: Log, database_url: str, projection: Projection, te
         await _unpark(conn, projection, place)
         dropped = await _seqs(conn, projection, place, "dropped")
         async for batch in _batches(log.read(filters, 1, at.lowest)):
-            found = [incoming(s, log.signer) for s in batch if s.seq not in dropped]
-            mine = [one for one in found if _is_of(one, thread, place)]
+            decoded = [incoming(s, log.signer) for s in batch if s.seq not in dropped]
+            mine = [message for message in decoded if _is_of(message, thread, place)]
             events += len(mine)
             await _apply(conn, projection, await without_duplicates(conn, mine, partition), at)
     return Rebuilt(projection.name, events, time.perf_counter() - started)
@@ -76,11 +76,11 @@ async def rebuild_tenant(
 
 
 async def _threads(log: Log, tenant: str, from_seq: int) -> list[str]:
-    found: dict[str, None] = {}
+    threads: dict[str, None] = {}
     async for stored in log.read([tenant_filter(tenant)], from_seq, await log.head()):
         if (known := incoming(stored).recorded) is not None:
-            found.setdefault(known.event.thread)
-    return list(found)
+            threads.setdefault(known.event.thread)
+    return list(threads)
 
 
 async def retry(log: Log, database_url: str, projection: Projection, place: Place) -> Retried:
@@ -100,12 +100,12 @@ async def drop(log: Log, database_url: str, projection: Projection, seq: int) ->
             "AND seq = %s AND status = 'parked'",
             (projection.name, seq),
         )
-        found = await rows.fetchone()
-        if found is None:
+        row = await rows.fetchone()
+        if row is None:
             raise NotFound(f"{projection.name} has no parked event at sequence {seq}; see `turnlog dead-letters list`")
-        at = await _locked(conn, projection, found[0])
+        at = await _locked(conn, projection, row[0])
         await parking.drop(conn, projection.name, seq)
-        return await _retry(log, conn, projection, (found[1], found[2]), at)
+        return await _retry(log, conn, projection, (row[1], row[2]), at)
 
 
 async def _retry(log: Log, conn: Connection, projection: Projection, place: Place, at: Positions) -> Retried:
@@ -117,10 +117,10 @@ async def _retry(log: Log, conn: Connection, projection: Projection, place: Plac
 
 
 async def _apply(conn: Connection, projection: Projection, batch: Sequence[Incoming], at: Positions) -> set[int]:
-    found = await parking.parked_places(conn, [projection.name], LIVE, at.partition, {one.place for one in batch})
-    waiting = found[projection.name]
-    mine = [i for i in batch if concerns(projection, i.type)]
-    parked = await apply_events(conn, projection, mine, waiting)
+    places = {message.place for message in batch}
+    waiting = await parking.parked_places(conn, [projection.name], LIVE, at.partition, places)
+    mine = [message for message in batch if concerns(projection, message.type)]
+    parked = await apply_events(conn, projection, mine, waiting[projection.name])
     await parking.park(conn, projection.name, at, parked)
     return {p.incoming.seq for p in parked}
 
@@ -151,14 +151,14 @@ async def _unpark(conn: Connection, projection: Projection, place: Place) -> Non
     )
 
 
-def _is_of(one: Incoming, thread: str, place: Place) -> bool:
-    return one.place == place if one.recorded is None else one.recorded.event.thread == thread
+def _is_of(message: Incoming, thread: str, place: Place) -> bool:
+    return message.place == place if message.recorded is None else message.recorded.event.thread == thread
 
 
 async def _batches(stored: AsyncIterator[Stored], size: int = 2_000) -> AsyncIterator[list[Stored]]:
     batch: list[Stored] = []
-    async for one in stored:
-        batch.append(one)
+    async for message in stored:
+        batch.append(message)
         if len(batch) == size:
             yield batch
             batch = []

@@ -31,7 +31,7 @@ async def note_earlier(conn: Connection, projections: Sequence[Projection]) -> l
     otherwise the live projections would read the entire log again with it. Rows of a later version are left alone,
     because another process may be newer.
     """
-    versions = ([one.name for one in projections], [one.version for one in projections])
+    versions = ([projection.name for projection in projections], [projection.version for projection in projections])
     await conn.execute(
         "INSERT INTO projection_positions (projection, build, partition, position, code_version) "
         "SELECT n.projection, %s, p.partition, 0, 0 FROM unnest(%s::text[]) n (projection), (SELECT DISTINCT partition "

@@ -61,16 +61,16 @@ async def verify_several(
 
     Raises the same errors as `verify`.
     """
-    found: list[Verified] = []
+    results: list[Verified] = []
     async with await connect(database_url) as live, live.transaction():
         await live.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         for at, together in (await _by_position(live, projections)).items():
             async with building(database_url, together, "verify", on_progress) as build:
                 for partition, through in at:
                     await build.fill(log, partition, through)
-                found += [await _compare(live, projection, build) for projection in together]
+                results += [await _compare(live, projection, build) for projection in together]
     order = [projection.name for projection in projections]
-    return sorted(found, key=lambda one: order.index(one.projection))
+    return sorted(results, key=lambda result: order.index(result.projection))
 
 
 async def _by_position(
@@ -96,12 +96,12 @@ async def _compare(live: Connection, projection: Projection, build: Build) -> Ve
         if (count, checksum) != await _checksum(build.conn, shadow.schema_of(build.name), table):
             here = await _row_hashes(live, SCHEMA, table)
             there = await _row_hashes(build.conn, shadow.schema_of(build.name), table)
-            found: list[Difference] = []
+            table_differences: list[Difference] = []
             for key in sorted(here.keys() | there.keys()):
                 if here.get(key) != there.get(key):
                     kind = "differs" if key in here and key in there else "only live" if key in here else "only rebuilt"
-                    found.append(Difference(table.name, key, kind))
-            differences += found[:MAX_DIFFERENCES]
+                    table_differences.append(Difference(table.name, key, kind))
+            differences += table_differences[:MAX_DIFFERENCES]
         counted += count
         sums.append(checksum)
     parked = await _parked(live, projection, "live")
