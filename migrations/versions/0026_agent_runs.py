@@ -10,10 +10,10 @@ down_revision = "0025"
 
 def upgrade() -> None:
     moment = sa.DateTime(timezone=True)
-    place = (sa.Column("tenant", sa.Text, primary_key=True), sa.Column("thread_id", sa.Text, primary_key=True))
+    thread_columns = (sa.Column("tenant", sa.Text, primary_key=True), sa.Column("thread_id", sa.Text, primary_key=True))
     op.create_table(
         "agent_runs",
-        *place,
+        *thread_columns,
         sa.Column("run_id", UUID(as_uuid=True), primary_key=True, comment="id of the event that asked"),
         sa.Column("user_id", sa.Text),
         sa.Column("agent", sa.Text, nullable=False, comment="who speaks, the last one that was handed the question"),
@@ -27,10 +27,10 @@ def upgrade() -> None:
         sa.Column("first_seq", sa.BigInteger, nullable=False, comment="sequence of the first step"),
     )
     op.create_index("agent_runs_user", "agent_runs", ["tenant", "user_id", "started_at"])
-    place = (sa.Column("tenant", sa.Text, primary_key=True), sa.Column("thread_id", sa.Text, primary_key=True))
+    thread_columns = (sa.Column("tenant", sa.Text, primary_key=True), sa.Column("thread_id", sa.Text, primary_key=True))
     op.create_table(
         "agent_run_steps",
-        *place,
+        *thread_columns,
         sa.Column("run_id", UUID(as_uuid=True), primary_key=True),
         sa.Column("seq", sa.BigInteger, primary_key=True),
         sa.Column("kind", sa.Text, nullable=False, comment="plan, call, result, delegation or end"),
