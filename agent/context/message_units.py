@@ -232,10 +232,10 @@ def _plain_tokens(message: Message, form: Form, counter: TokenCounter) -> int:
 def cuts(messages: Sequence[Message]) -> list[int]:
     """Returns how many of the oldest messages may be cut off without separating a call from its result: all such
     numbers, in ascending order."""
-    position = {message.seq: at for at, message in enumerate(messages)}
+    positions = {message.seq: at for at, message in enumerate(messages)}
     end = list(range(len(messages)))
     for unit in group(messages).units:
-        at = [position[message.seq] for message in unit.messages]
+        at = [positions[message.seq] for message in unit.messages]
         end[min(at)] = max(at)
     reach = accumulate(end, max)
     return [at + 1 for at, farthest in enumerate(reach) if farthest <= at]

@@ -119,20 +119,22 @@ class Context:
         }
 
 
-def receipt_tier(tier: Tier, summary_seq: int | None, topics: Sequence[str], place: Mapping[int, int]) -> ReceiptTier:
+def receipt_tier(
+    tier: Tier, summary_seq: int | None, topics: Sequence[str], positions: Mapping[int, int]
+) -> ReceiptTier:
     """Returns the tier in the form of receipts. Tier 1 has the sequence of the summary and the topics instead of turns.
-    place: as in `spans_of`."""
+    positions: as in `spans_of`."""
     if tier.tier == "1":
         return ReceiptTier(tier="1", tokens=tier.tokens, summary_seq=summary_seq, topics=tuple(topics))
-    return ReceiptTier(tier=tier.tier, tokens=tier.tokens, turns=TurnSpans.of((i.seq for i in tier.items), place))
+    return ReceiptTier(tier=tier.tier, tokens=tier.tokens, turns=TurnSpans.of((i.seq for i in tier.items), positions))
 
 
-def remarks_by_reason(remarks: Iterable[Remark], place: Mapping[int, int]) -> tuple[Remarks, ...]:
-    """Returns the remarks as spans of turns, one value for each reason. place: as in `spans_of`."""
+def remarks_by_reason(remarks: Iterable[Remark], positions: Mapping[int, int]) -> tuple[Remarks, ...]:
+    """Returns the remarks as spans of turns, one value for each reason. positions: as in `spans_of`."""
     seqs: dict[str, list[int]] = {}
     for remark in remarks:
         seqs.setdefault(remark.reason, []).append(remark.seq)
-    return tuple(Remarks(reason, TurnSpans.of(turns, place, SPANS_OF_A_REMARK)) for reason, turns in seqs.items())
+    return tuple(Remarks(reason, TurnSpans.of(turns, positions, SPANS_OF_A_REMARK)) for reason, turns in seqs.items())
 
 
 def answer_receipt(

@@ -219,7 +219,7 @@ class Prepared:
         summary_seq = inputs.summary.seq if inputs.summary else None
         topics = layout.head.topics if layout.head else ()
         shown = inputs.messages
-        place = inputs.places or _places(shown, inputs.pruned_through_seq)
+        positions = inputs.places or _places(shown, inputs.pruned_through_seq)
         dropped = tuple(sorted(turns.dropped + layout.dropped))
         altered = tuple(sorted(turns.altered + layout.altered))
         receipt = ContextReceipt(
@@ -228,10 +228,10 @@ class Prepared:
             encoding=build.counter.encoding.name,
             window=budget.window,
             budget=budget.budget,
-            tiers=tuple(receipt_tier(tier, summary_seq, topics, place) for tier in tiers),
-            dropped=TurnSpans.of((remark.seq for remark in dropped), place),
-            remarks=remarks_by_reason((*dropped, *altered), place),
-            state=spans_of((message.seq for message in shown), place),
+            tiers=tuple(receipt_tier(tier, summary_seq, topics, positions) for tier in tiers),
+            dropped=TurnSpans.of((remark.seq for remark in dropped), positions),
+            remarks=remarks_by_reason((*dropped, *altered), positions),
+            state=spans_of((message.seq for message in shown), positions),
             recalled_chunks=inputs.recalled_chunks,
             memories=inputs.memories,
             known=inputs.known,

@@ -301,22 +301,22 @@ def _evidence(turns: Sequence[Turn], quote: str, number: int | None) -> tuple[Tu
 def find_passage(text: str, quote: str) -> str | None:
     """Returns the passage of the text that equals the quote except for spaces and character width; None when there is
     none."""
-    folded, places = _folded(text)
+    folded, indexes = _folded(text)
     wanted = "".join(_folded(quote)[0]).strip()
     at = "".join(folded).find(wanted) if len(wanted) >= 2 else -1
-    return text[places[at] : places[at + len(wanted) - 1] + 1] if at >= 0 else None
+    return text[indexes[at] : indexes[at + len(wanted) - 1] + 1] if at >= 0 else None
 
 
 def _folded(text: str) -> tuple[list[str], list[int]]:
     folded: list[str] = []
-    places: list[int] = []
+    indexes: list[int] = []
     for index, char in enumerate(text):
         for part in unicodedata.normalize("NFKC", char):
             part = " " if part.isspace() else part
             if part != " " or not folded or folded[-1] != " ":
                 folded.append(part)
-                places.append(index)
-    return folded, places
+                indexes.append(index)
+    return folded, indexes
 
 
 def _flat(text: str) -> str:
