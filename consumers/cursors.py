@@ -12,8 +12,8 @@ from turnlog.agent.conversations.threads import ThreadInfo
 from turnlog.agent.memory.memories import MemoryView, last_said
 
 
-def cursor_of(*place: str | int) -> str:
-    return base64.urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
+def cursor_of(*position: str | int) -> str:
+    return base64.urlsafe_b64encode(json.dumps(position).encode()).decode().rstrip("=")
 
 
 def moment(at: datetime) -> str:

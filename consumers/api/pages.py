@@ -35,21 +35,21 @@ class Page(BaseModel, Generic[T]):
     next: str | None = None
 
 
-def page_of(items: Sequence[T], limit: int, place: Callable[[T], Place]) -> Page[T]:
+def page_of(items: Sequence[T], limit: int, key: Callable[[T], Place]) -> Page[T]:
     """Returns a page from up to limit + 1 items; the extra item only shows that more follow.
 
-    place: returns an item's place in the list, for the cursor.
+    key: returns an item's place in the list, for the cursor.
     """
     shown = list(items[:limit])
-    return Page(items=shown, next=cursor_of(*place(shown[-1])) if len(items) > limit else None)
+    return Page(items=shown, next=cursor_of(*key(shown[-1])) if len(items) > limit else None)
 
 
-def page_after(items: Sequence[T], limit: int, cursor: str | None, place: Callable[[T], Place]) -> Page[T]:
-    """Returns the page after the cursor. items: the whole list, sorted by `place`. Raises BadCursor."""
-    kinds = [type(part) for part in place(items[0])] if items else None
+def page_after(items: Sequence[T], limit: int, cursor: str | None, key: Callable[[T], Place]) -> Page[T]:
+    """Returns the page after the cursor. items: the whole list, sorted by `key`. Raises BadCursor."""
+    kinds = [type(part) for part in key(items[0])] if items else None
     begin = place_of(cursor, *kinds) if kinds else None
-    rest = items if begin is None else [item for item in items if place(item) > begin]
-    return page_of(rest[: limit + 1], limit, place)
+    rest = items if begin is None else [item for item in items if key(item) > begin]
+    return page_of(rest[: limit + 1], limit, key)
 
 
 def items_of(page: Page[T], response: Response) -> list[T]:

@@ -36,7 +36,7 @@ class PathsInParts:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         raw: bytes = scope.get("raw_path") or b""
-        if any(one in raw.lower() for one in _WITH_ESCAPES):
+        if any(escape in raw.lower() for escape in _WITH_ESCAPES):
             scope["path"] = "/".join(_escaped(unquote(part)) for part in raw.decode("latin-1").split("/"))
         await self._app(scope, receive, send)
 

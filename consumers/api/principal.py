@@ -71,19 +71,18 @@ class Principal:
     async def owns(self, thread: str, least: ParticipantRole = "owner") -> Place:
         """Returns the caller's conversation with this name or id, for functions about a thread. least: the role in
         another user's conversation from which the caller may use it too. Raises NotFound, Forbidden."""
-        place = (self.runtime, self.tenant)
-        return *place, await own_thread(*place, thread, self.user, least=least)
+        thread = await own_thread(self.runtime, self.tenant, thread, self.user, least=least)
+        return self.runtime, self.tenant, thread
 
     async def may_begin(self, thread: str, least: ParticipantRole = "owner") -> Place:
         """Does what `owns` does, but also accepts a thread without events, which stays without an owner. Raises
         NotFound, Forbidden."""
-        place = (self.runtime, self.tenant)
-        return *place, await own_thread(*place, thread, self.user, begins=True, least=least)
+        thread = await own_thread(self.runtime, self.tenant, thread, self.user, begins=True, least=least)
+        return self.runtime, self.tenant, thread
 
     async def claims(self, thread: str) -> Place:
         """Does what `owns` does; a thread without events then belongs to the caller."""
-        place = (self.runtime, self.tenant)
-        return *place, await claimed(*place, thread, self.user)
+        return self.runtime, self.tenant, await claimed(self.runtime, self.tenant, thread, self.user)
 
 
 def use_zone(identity: Identity, named: str | None) -> None:
@@ -173,7 +172,7 @@ async def write_id(
     detects repeated writes. Raises Repeated, KeyReused, WriteUnderWay."""
     if idempotency_key is None or not idempotency.may_repeat(request):
         return uuid7()
-    place = "\0".join((caller.tenant, caller.user, request.method, request.url.path, idempotency_key))
+    request_key = "\0".join((caller.tenant, caller.user, request.method, request.url.path, idempotency_key))
     access = caller.system.cached(Access)
     scopes = " ".join(sorted(caller.identity.scopes))
     headers = "\0".join(request.headers.get(name, "") for name in idempotency.HEADERS)
@@ -181,9 +180,9 @@ async def write_id(
     write = Write(
         caller.tenant,
         caller.user,
-        uuid5(_WRITES, place),
-        access.digest_of(b"request\0" + place.encode() + b"\0" + asked),
-        access.digest_of(b"answer\0" + place.encode()),
+        uuid5(_WRITES, request_key),
+        access.digest_of(b"request\0" + request_key.encode() + b"\0" + asked),
+        access.digest_of(b"answer\0" + request_key.encode()),
     )
     await idempotency.begin(request, caller.system, write)
     return write.id

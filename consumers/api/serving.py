@@ -107,8 +107,8 @@ async def serving(runtime: Runtime, react: React, port_file: Path | None = None)
             try:
                 await server.serve([listener.dup()])
             finally:
-                for one in server.servers:
-                    one.close()
+                for asyncio_server in server.servers:
+                    asyncio_server.close()
 
         stop = asyncio.Event()
         async with runtime.heartbeats.running("api", "api", serve, stop, grace_s=None) as beat:

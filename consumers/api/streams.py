@@ -47,8 +47,9 @@ async def throttled(
     """
     async with AsyncExitStack() as stack:
         async with in_share(*caller.person, "asks"):
-            place = (*caller.person, caller.identity.role, thread, agent or entry_agent(caller.runtime))
-            await stack.enter_async_context(admitted(*place, embeds=embeds))
+            agent = agent or entry_agent(caller.runtime)
+            slot = admitted(*caller.person, caller.identity.role, thread, agent, embeds=embeds)
+            await stack.enter_async_context(slot)
         yield
 
 

@@ -211,16 +211,14 @@ async def show_agent(type: AgentType, caller: Operator) -> AgentRow:
 @router.put("/agents/{type}", response_model=AgentConfig)
 async def configure_agent(type: AgentType, change: AgentChange, caller: Operator, write_id: WriteId) -> AgentRow:
     """Sets all values of an agent, or creates it. They apply from the next answer on."""
-    place = (caller.runtime, caller.tenant, type)
-    return await agents.configure_agent(*place, change.values(), event_id=write_id)
+    return await agents.configure_agent(caller.runtime, caller.tenant, type, change.values(), event_id=write_id)
 
 
 @router.patch("/agents/{type}", response_model=AgentConfig)
 async def change_agent(type: AgentType, change: AgentChange, caller: Operator, write_id: WriteId) -> AgentRow:
     """Changes some values of an agent, or creates it. Values that are left out stay; null restores the value of its
     team or of the server."""
-    place = (caller.runtime, caller.tenant, type)
-    return await agents.change_agent(*place, change.values(), event_id=write_id)
+    return await agents.change_agent(caller.runtime, caller.tenant, type, change.values(), event_id=write_id)
 
 
 @router.put("/agents/{type}/toggle", response_model=AgentConfig)
@@ -228,8 +226,7 @@ async def toggle_agent(type: AgentType, caller: Operator, write_id: WriteId, tog
     """Switches an agent on or off. Questions to an agent that is off are refused with 409 and the code
     agent-disabled.
     """
-    place = (caller.runtime, caller.tenant, type)
-    return await agents.switch_agent(*place, toggle.enabled, event_id=write_id)
+    return await agents.switch_agent(caller.runtime, caller.tenant, type, toggle.enabled, event_id=write_id)
 
 
 @router.get("/tools")

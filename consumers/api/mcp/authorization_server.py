@@ -250,8 +250,8 @@ def may_register(uri: str) -> bool:
 
 def _any_port(uri: str) -> str | None:
     """Returns a loopback address without its port; None for another address."""
-    found = re.fullmatch(r"(http://(?:localhost|127\.0\.0\.1|\[::1\]))(?::\d{1,5})?([/?].*|)", uri)
-    return found and f"{found[1]}{found[2]}"
+    match = re.fullmatch(r"(http://(?:localhost|127\.0\.0\.1|\[::1\]))(?::\d{1,5})?([/?].*|)", uri)
+    return match and f"{match[1]}{match[2]}"
 
 
 def _digest(ticket: str) -> str:

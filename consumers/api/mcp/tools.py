@@ -167,9 +167,8 @@ class _Tools:
                 *_, thread_id = await who.owns(thread_id, "reader")
             before, after = await _on_their_clock(who, before), await _on_their_clock(who, after)
             wanted = MOST_TURNS if before or after else k
-            place = (who.runtime, who.tenant)
             about: dict[str, Any] = {"user": who.user, "thread": thread_id, "speaker": speaker}
-            recalled = await search(*place, query, **about, k=wanted, for_model=True)
+            recalled = await search(who.runtime, who.tenant, query, **about, k=wanted, for_model=True)
             turns = [
                 FoundTurn(thread_id=turn.thread, seq=turn.seq, speaker=turn.speaker, time=turn.time, text=turn.text)
                 for turn in recalled.turns

@@ -146,13 +146,13 @@ async def tenant_usage(caller: Operator, by: By = "user", limit: Limit = 100, cu
     """Returns calls, tokens and cost of language models for all users of the tenant: days and months newest first,
     others by cost."""
 
-    def place(row: Usage) -> tuple[int | str, ...]:
+    def sort_key(row: Usage) -> tuple[int | str, ...]:
         if by in ("day", "month"):
             return (-int(row.key.replace("-", "")),)
         return -round(row.cost_usd * 1e6), -row.calls, row.key
 
     rows = await usage.usage(caller.runtime, caller.tenant, None, by)
-    return page_after(sorted(rows, key=place), limit, cursor, place)
+    return page_after(sorted(rows, key=sort_key), limit, cursor, sort_key)
 
 
 @router.get("/operations/activity")

@@ -44,9 +44,9 @@ async def set_participant(
 
     Sharing is an invitation, which has no effect until the user accepts it. For an operator, or a key that may act as
     users, it takes effect at once."""
-    place = (caller.runtime, caller.tenant)
-    if user == caller.user and await participants.is_participant(*place, thread, user):
-        return await participants.join_thread(*place, thread, user, body.name, event_id=write_id)
+    place = (caller.runtime, caller.tenant, thread)
+    if user == caller.user and await participants.is_participant(*place, user):
+        return await participants.join_thread(*place, user, body.name, event_id=write_id)
     owned = await caller.owns(thread)
     agreed = bool({ACT_AS_USER, OPERATE} & caller.identity.scopes)
     return await participants.share_thread(*owned, user, **dict(body), agreed=agreed, event_id=write_id)
@@ -57,8 +57,8 @@ async def remove_participant(thread: ThreadId, user: User, caller: Writer, write
     """Removes a participant: the owner removes a user, or the user leaves or declines. Their turns stay, under their
     name.
     """
-    place = (caller.runtime, caller.tenant)
-    if user != caller.user or not await participants.is_participant(*place, thread, user):
-        *_, thread = await caller.owns(thread)
-    await participants.unshare_thread(*place, thread, user, event_id=write_id)
+    place = (caller.runtime, caller.tenant, thread)
+    if user != caller.user or not await participants.is_participant(*place, user):
+        place = await caller.owns(thread)
+    await participants.unshare_thread(*place, user, event_id=write_id)
     return Response(status_code=204)

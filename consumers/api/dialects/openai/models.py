@@ -103,9 +103,9 @@ async def _embedded(body: EmbeddingsBody, caller: Principal, meter: Meter, reque
         await cancel(leaving, work)
 
 
-def _texts(given: str | list[int] | list[str] | list[list[int]]) -> list[str]:
+def _texts(value: str | list[int] | list[str] | list[list[int]]) -> list[str]:
     """Returns the inputs as texts; lists of tokens are decoded. Raises Unusable."""
-    inputs = [given] if isinstance(given, str) or isinstance(given[0], int) else given
+    inputs = [value] if isinstance(value, str) or isinstance(value[0], int) else value
     try:
         return [part if isinstance(part, str) else encoding(ENCODING).decode(part) for part in inputs]
     except KeyError:

@@ -180,15 +180,15 @@ class _Answer:
             begun = [{"type": "response.output_item.added", "output_index": at, "item": {**item, "summary": []}}]
         at = len(self._output) - 1
         summary = self._output[at]["summary"]
-        place = {"item_id": self._output[at]["id"], "output_index": at, "summary_index": len(summary)}
+        position = {"item_id": self._output[at]["id"], "output_index": at, "summary_index": len(summary)}
         part = {"type": "summary_text", "text": text}
         summary.append(part)
         return [
             *begun,
-            {"type": "response.reasoning_summary_part.added", **place, "part": {**part, "text": ""}},
-            {"type": "response.reasoning_summary_text.delta", **place, "delta": text},
-            {"type": "response.reasoning_summary_text.done", **place, "text": text},
-            {"type": "response.reasoning_summary_part.done", **place, "part": part},
+            {"type": "response.reasoning_summary_part.added", **position, "part": {**part, "text": ""}},
+            {"type": "response.reasoning_summary_text.delta", **position, "delta": text},
+            {"type": "response.reasoning_summary_text.done", **position, "text": text},
+            {"type": "response.reasoning_summary_part.done", **position, "part": part},
         ]
 
     def _steps_end(self) -> list[Event]:
@@ -230,8 +230,8 @@ class _Answer:
         self._output[at][text] += piece.arguments
         if not piece.arguments:
             return begun
-        place = {"item_id": self._output[at]["id"], "output_index": at}
-        return [*begun, {"type": f"response.{kind}_{text}.delta", **place, "delta": piece.arguments}]
+        position = {"item_id": self._output[at]["id"], "output_index": at}
+        return [*begun, {"type": f"response.{kind}_{text}.delta", **position, "delta": piece.arguments}]
 
     def _closed(self) -> list[Event]:
         events = self._steps_end()
@@ -267,10 +267,10 @@ class _Answer:
         return {**self._base, "status": status, "output": list(self._output), "usage": None, **more}
 
 
-def echoed_fields(given: Mapping[str, Any]) -> dict[str, Any]:
+def echoed_fields(request: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of a response that repeat those of the request, with defaults for missing ones."""
-    own = {name: given.get(name, [] if name == "tools" else None) for name in _ECHOED}
-    return own | {name: given.get(name) or default for name, default in _ECHOED_AS_GIVEN.items()}
+    own = {name: request.get(name, [] if name == "tools" else None) for name in _ECHOED}
+    return own | {name: request.get(name) or default for name, default in _ECHOED_AS_GIVEN.items()}
 
 
 def usage_of(tokens_in: int, tokens_out: int) -> dict[str, Any]:

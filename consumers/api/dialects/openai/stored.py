@@ -84,8 +84,10 @@ async def compact_response(body: CompactBody, caller: Asker, write_id: WriteId) 
         if (body.previous_response_id)
         else []
     )
-    given = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else messages_of(body.input or [])
-    said += [(str(message["role"]), message.get("content") or "") for message in given]
+    messages = (
+        [{"role": "user", "content": body.input}] if isinstance(body.input, str) else messages_of(body.input or [])
+    )
+    said += [(str(message["role"]), message.get("content") or "") for message in messages]
     texts = [f"{role}: {text}" for role, content in said if (text := content_text(content))]
     if not texts:
         raise Unusable("input", "there is nothing to compact; send input or previous_response_id")
