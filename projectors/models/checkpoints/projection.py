@@ -97,16 +97,16 @@ _REPLACED = ("channel", "type", "blob")
 
 def project(batch: Sequence[Recorded]) -> list[Change]:
     changes: list[Change] = []
-    for dropping, run in groupby(batch, lambda one: isinstance(one.event.data, CheckpointsDropped)):
+    for dropping, run in groupby(batch, lambda recorded: isinstance(recorded.event.data, CheckpointsDropped)):
         project_run = dropped if dropping else _saved
         changes += project_run(list(run))
     return changes
 
 
 def _saved(run: Sequence[Recorded]) -> list[Change]:
-    saved = [one for one in run if isinstance(one.event.data, CheckpointSaved)]
-    written = [one for one in run if isinstance(one.event.data, CheckpointWritesSaved)]
-    pruned = [_pruned(one, through) for one in run if (through := _pruned_through(one.event.data))]
+    saved = [recorded for recorded in run if isinstance(recorded.event.data, CheckpointSaved)]
+    written = [recorded for recorded in run if isinstance(recorded.event.data, CheckpointWritesSaved)]
+    pruned = [_pruned(recorded, through) for recorded in run if (through := _pruned_through(recorded.event.data))]
     new, replaced = write_rows(written)
     return [
         Upsert(checkpoint_blobs, _columns(checkpoint_blobs), [*blob_rows(saved), *pruned]),
@@ -146,23 +146,23 @@ def checkpoint_rows(saved: Sequence[Recorded]) -> list[Row]:
     An erased checkpoint has no row, so the graph continues from the newest checkpoint that is not erased.
     """
     rows: dict[Row, Row] = {}
-    for one in saved:
-        if is_erased(one.event):
+    for recorded in saved:
+        if is_erased(recorded.event):
             continue
-        data = _checkpoint(one)
-        key = (one.event.tenant, one.event.thread, data.checkpoint_ns, data.checkpoint_id)
+        data = _checkpoint(recorded)
+        key = (recorded.event.tenant, recorded.event.thread, data.checkpoint_ns, data.checkpoint_id)
         parent = rows[key][4] if key in rows else data.parent_checkpoint_id
-        rows[key] = (*key, parent, None, _json(data.checkpoint), _json(data.metadata), data.run_id, one.seq)
+        rows[key] = (*key, parent, None, _json(data.checkpoint), _json(data.metadata), data.run_id, recorded.seq)
     return list(rows.values())
 
 
 def blob_rows(saved: Sequence[Recorded]) -> list[Row]:
     """Returns the rows of channels' values. The first value of each version of a channel is kept."""
     rows: dict[Row, Row] = {}
-    for one in saved:
-        data = _checkpoint(one)
+    for recorded in saved:
+        data = _checkpoint(recorded)
         for blob in data.blobs:
-            key = (one.event.tenant, one.event.thread, data.checkpoint_ns, blob.channel, blob.version)
+            key = (recorded.event.tenant, recorded.event.thread, data.checkpoint_ns, blob.channel, blob.version)
             value = None if blob.data is None else _bytes(blob.data)
             rows.setdefault(key, (*key, blob.encoding, value))
     return list(rows.values())
@@ -170,9 +170,9 @@ def blob_rows(saved: Sequence[Recorded]) -> list[Row]:
 
 def list_rows(saved: Sequence[Recorded]) -> list[Row]:
     rows: dict[Row, Row] = {}
-    for one in saved:
-        for grown in _checkpoint(one).lists:
-            key = (one.event.tenant, one.event.thread, grown.list_id, grown.first)
+    for recorded in saved:
+        for grown in _checkpoint(recorded).lists:
+            key = (recorded.event.tenant, recorded.event.thread, grown.list_id, grown.first)
             rows.setdefault(key, (*key, grown.base_list, grown.base_count, _json(grown.items)))
     return list(rows.values())
 
@@ -181,10 +181,10 @@ def write_rows(written: Sequence[Recorded]) -> tuple[list[Row], list[Row]]:
     """Returns (rows to add if missing, rows that replace existing rows); no key is in both."""
     rows: dict[Row, Row] = {}
     replaced: set[Row] = set()
-    for one in written:
-        data = one.event.data
+    for recorded in written:
+        data = recorded.event.data
         assert isinstance(data, CheckpointWritesSaved)
-        task = (one.event.tenant, one.event.thread, data.checkpoint_ns, data.checkpoint_id, data.task_id)
+        task = (recorded.event.tenant, recorded.event.thread, data.checkpoint_ns, data.checkpoint_id, data.task_id)
         for write in data.writes:
             key = (*task, write.idx)
             if data.replace or key not in rows:
@@ -196,8 +196,8 @@ def write_rows(written: Sequence[Recorded]) -> tuple[list[Row], list[Row]]:
     return [row for key, row in rows.items() if key not in replaced], [rows[key] for key in rows if key in replaced]
 
 
-def _checkpoint(one: Recorded) -> CheckpointSaved:
-    data = one.event.data
+def _checkpoint(recorded: Recorded) -> CheckpointSaved:
+    data = recorded.event.data
     assert isinstance(data, CheckpointSaved)
     return data
 
@@ -259,12 +259,12 @@ def dropped(run: Sequence[Recorded]) -> list[Change]:
     """Returns the changes that drop checkpoints. A list is dropped when no remaining checkpoint uses it, directly or as
     a base."""
     changes: list[Change] = []
-    for one in run:
-        data = one.event.data
+    for recorded in run:
+        data = recorded.event.data
         assert isinstance(data, CheckpointsDropped)
         named = {
-            "tenant": one.event.tenant,
-            "thread": one.event.thread,
+            "tenant": recorded.event.tenant,
+            "thread": recorded.event.thread,
             "ns": data.checkpoint_ns,
             "ids": list(data.checkpoint_ids),
         }
