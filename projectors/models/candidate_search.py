@@ -71,9 +71,9 @@ async def use_vector_scan(conn: Connection, scan: VectorScan) -> None:
         "hnsw.ef_search": scan.ef_search,
         "hnsw.max_scan_tuples": scan.max_tuples,
     }
-    given = {name: str(value) for name, value in settings.items() if value is not None}
-    calls = ", ".join("set_config(%s, %s, true)" for _ in given)
-    await conn.execute(f"SELECT {calls}".encode(), [part for pair in given.items() for part in pair])
+    values = {name: str(value) for name, value in settings.items() if value is not None}
+    calls = ", ".join("set_config(%s, %s, true)" for _ in values)
+    await conn.execute(f"SELECT {calls}".encode(), [part for pair in values.items() for part in pair])
 
 
 async def nearest_rows(

@@ -33,8 +33,8 @@ async def ensure_neighbour_index(conn: Connection, table: sa.Table, model: str, 
     named = hashlib.md5(f"{dimensions} {model}".encode(), usedforsecurity=False).hexdigest()[:8]
     name = f"{table.name}_hnsw_{named}"
     rows = await conn.execute("SELECT to_regclass(quote_ident(%s))", (name,))
-    found = await rows.fetchone()
-    if dimensions > MAX_DIMENSIONS or (found is not None and found[0] is not None):
+    row = await rows.fetchone()
+    if dimensions > MAX_DIMENSIONS or (row is not None and row[0] is not None):
         return
     await conn.execute(
         sql.SQL(

@@ -66,12 +66,12 @@ _stem = Stemmer.Stemmer("english", 0).stemWord
 
 def terms(text: str) -> list[str]:
     """Returns up to MAX_TERMS search terms of `text` in order, with repeats, because BM25 counts them."""
-    found: list[str] = []
+    all_terms: list[str] = []
     for word in _words(text[:MAX_CHARS]):
-        found.extend(_expand_often(word) if len(word) <= CACHED_CHARS else _expand(word))
-        if len(found) >= MAX_TERMS:
-            return found[:MAX_TERMS]
-    return found
+        all_terms.extend(_expand_often(word) if len(word) <= CACHED_CHARS else _expand(word))
+        if len(all_terms) >= MAX_TERMS:
+            return all_terms[:MAX_TERMS]
+    return all_terms
 
 
 def has_words(text: str, words: str) -> bool:
@@ -144,9 +144,9 @@ def _compound(word: str) -> tuple[str, ...]:
         word = re.sub(r"'(?:s|d|m|re|ve|ll)?$|'(?=s\b)", "", word.lower()).replace("'", "")
     whole = word.lower().replace("-", "") if word[:1].isalpha() else word.lower()
     parts = [part.lower() for part in _PART.findall(word)]
-    found = [] if parts == [whole] else [_simple(whole)]
-    found.extend(_simple(part) for part in parts if part not in _STOP)
-    return tuple(dict.fromkeys(term for term in found if term))
+    simple = [] if parts == [whole] else [_simple(whole)]
+    simple.extend(_simple(part) for part in parts if part not in _STOP)
+    return tuple(dict.fromkeys(term for term in simple if term))
 
 
 def _simple(word: str) -> str:
@@ -166,16 +166,16 @@ def _chinese(run: str) -> tuple[str, ...]:
         return (_month(int(run[:-1])),)
     import rjieba  # loading takes a quarter of a second, so that only Chinese text waits for it
 
-    found: list[str] = []
+    all_terms: list[str] = []
     letters = ""  # consecutive words of one character
     for word in (*rjieba.cut(run.translate(_simplified())), ""):
         if len(word) == 1 and word not in STOPWORDS_ZH:
             letters += word
             continue
-        found += [letter for letter in letters if not _KANA.match(letter)] + _pairs(letters)
-        found += [part[:MAX_TERM_CHARS] for part in (*_within(word), word) if part and part not in STOPWORDS_ZH]
+        all_terms += [letter for letter in letters if not _KANA.match(letter)] + _pairs(letters)
+        all_terms += [part[:MAX_TERM_CHARS] for part in (*_within(word), word) if part and part not in STOPWORDS_ZH]
         letters = ""
-    return tuple(found)
+    return tuple(all_terms)
 
 
 @lru_cache

@@ -66,11 +66,11 @@ class ChunkColumns:
         for hit in hits:
             at = bisect_left(self.keys, hit)
             linked.update(range(max(at - NEIGHBOURS, 0), at + NEIGHBOURS))
-        places, place = [], 0
+        positions, position = [], 0
         for at in range(len(self.keys)):
-            place += 1 if at == 0 or at - 1 in linked else 2 * NEIGHBOURS
-            places.append(place)
-        return places
+            position += 1 if at == 0 or at - 1 in linked else 2 * NEIGHBOURS
+            positions.append(position)
+        return positions
 
 
 async def probe(conn: Connection, scope: Scope, model: str | None, one_in: int = PROBE_SHARE) -> Probe:
@@ -79,9 +79,9 @@ async def probe(conn: Connection, scope: Scope, model: str | None, one_in: int =
         f"{scope.searched.rows(_COUNTS)} AND v.id < %(below)s".encode(),
         {**scope.params, "model": model, "below": _share(1 / one_in)},
     )
-    found = await rows.fetchone()
-    assert found is not None
-    return Probe(found[0] * one_in, found[1] / max(found[0], 1), one_in)
+    row = await rows.fetchone()
+    assert row is not None
+    return Probe(row[0] * one_in, row[1] / max(row[0], 1), one_in)
 
 
 async def sample(conn: Connection, scope: Scope, model: str | None, share: float) -> ChunkColumns:
@@ -145,15 +145,15 @@ async def around(conn: Connection, scope: Scope, hits: Sequence[Key], model: str
 
 
 def _columns(rows: Sequence[tuple[Any, ...]]) -> ChunkColumns:
-    found = sorted({row[:4]: row for row in rows}.values(), key=lambda row: row[:4])
+    unique = sorted({row[:4]: row for row in rows}.values(), key=lambda row: row[:4])
     return ChunkColumns(
-        keys=[row[:4] for row in found],
-        speakers=[row[4] for row in found],
-        texts=[row[5] for row in found],
-        terms=[row[6] for row in found],
-        times=[with_offset(row[7], row[9]) for row in found],
-        roles=[row[8] for row in found],
-        vectors=decode_vectors([row[10] for row in found]),
+        keys=[row[:4] for row in unique],
+        speakers=[row[4] for row in unique],
+        texts=[row[5] for row in unique],
+        terms=[row[6] for row in unique],
+        times=[with_offset(row[7], row[9]) for row in unique],
+        roles=[row[8] for row in unique],
+        vectors=decode_vectors([row[10] for row in unique]),
     )
 
 

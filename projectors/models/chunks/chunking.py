@@ -163,10 +163,10 @@ def _index_text(event: Event, speaker: str, text: str) -> str:
     return f"[{day(event.time)}] {speaker}: {text}"
 
 
-def fold(found: Iterable[Chunk]) -> list[Chunk]:
+def fold(all_chunks: Iterable[Chunk]) -> list[Chunk]:
     """Combines chunks with equal ids into one with up to MAX_TURNS turns, as the upsert does with stored rows."""
     by_id: dict[str, Chunk] = {}
-    for chunk in found:
+    for chunk in all_chunks:
         first = by_id.get(chunk.id)
         if first is None:
             by_id[chunk.id] = chunk

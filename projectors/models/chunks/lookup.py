@@ -212,9 +212,9 @@ async def chunks_of_user(conn: Connection, tenant: str, user: str, ids: Sequence
 
 def found_chunk(row: Sequence[Any], scope: Scope) -> Found:
     """Makes a chunk from a row of the columns FOUND, without turns outside of the scope."""
-    found = Found(*row[:10])
-    found = replace(found, created_at=with_offset(found.created_at, row[10])) if row[10] else found
-    return _within(found, dict(scope.parents or ()).get(row[0]))
+    chunk = Found(*row[:10])
+    chunk = replace(chunk, created_at=with_offset(chunk.created_at, row[10])) if row[10] else chunk
+    return _within(chunk, dict(scope.parents or ()).get(row[0]))
 
 
 def _within(chunk: Found, through: int | None) -> Found:

@@ -162,7 +162,8 @@ def project(batch: Sequence[Recorded]) -> list[Change]:
 
 def _upsert(turns: Sequence[tuple[Recorded, list[Chunk]]]) -> Change | None:
     about = {recorded.seq: recorded for recorded, _ in turns}
-    rows = [_row(chunk, about[chunk.seqs[0]]) for chunk in fold(c for _, found in turns for c in found)]
+    folded = fold(chunk for _, turn_chunks in turns for chunk in turn_chunks)
+    rows = [_row(chunk, about[chunk.seqs[0]]) for chunk in folded]
     return Upsert(memory_vectors, COLUMNS, rows, _SAID_AGAIN, _HAS_ROOM) if rows else None
 
 
@@ -195,11 +196,11 @@ def _episodes(turns: Sequence[tuple[Recorded, list[Chunk]]]) -> list[Change]:
     asked: dict[tuple[str, str], Row] = {}
     answered: dict[Row, Row] = {}
     earlier: dict[tuple[str, str], dict[str, Any]] = {}
-    for recorded, found in turns:
+    for recorded, turn_chunks in turns:
         event, turn = recorded.event, recorded.event.data
-        if not found or not isinstance(turn, TurnRecorded):
+        if not turn_chunks or not isinstance(turn, TurnRecorded):
             continue
-        place, said = (event.tenant, event.thread), (recorded.seq, found[0].id)
+        place, said = (event.tenant, event.thread), (recorded.seq, turn_chunks[0].id)
         if turn.role == "user":
             asked[place] = said
         elif turn.role == "assistant" and place in asked:
@@ -219,7 +220,7 @@ def _episodes(turns: Sequence[tuple[Recorded, list[Chunk]]]) -> list[Change]:
 
 def _update(recorded: Recorded) -> Change | None:
     event = recorded.event
-    place = {"tenant": event.tenant, "thread": event.thread}
+    key = {"tenant": event.tenant, "thread": event.thread}
     match event.data:
         case TopicsTagged(topics=topics, derivation=d):
             pairs = (
@@ -228,10 +229,10 @@ def _update(recorded: Recorded) -> Change | None:
             words = list(islice(pairs, _WORDS_OF_TOPICS))
             span = {"first": d.from_seq, "last": min(d.through_seq, recorded.seq)}
             return Statement(
-                _TAG, [{**place, **span, "topics": [tag for tag, _ in words], "words": [word for _, word in words]}]
+                _TAG, [{**key, **span, "topics": [tag for tag, _ in words], "words": [word for _, word in words]}]
             )
         case ChunksEmbedded(model=model, chunk_ids=ids):
-            return Statement(_EMBED, [{**place, "model": model, "ids": list(ids), "seq": recorded.seq}])
+            return Statement(_EMBED, [{**key, "model": model, "ids": list(ids), "seq": recorded.seq}])
     return None
 
 
