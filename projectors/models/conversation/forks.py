@@ -43,4 +43,4 @@ WHERE t.user_id = %(user)s ORDER BY t.thread_id = %(thread)s DESC, t.last_active
 async def related(conn: Connection, tenant: str, thread: str, user: str, limit: int) -> list[str]:
     """Returns the thread, then the user's threads that share a past with it, most recently active first."""
     rows = await conn.execute(_RELATED, {"tenant": tenant, "thread": thread, "user": user, "limit": limit})
-    return [str(found) for (found,) in await rows.fetchall()]
+    return [str(thread_id) for (thread_id,) in await rows.fetchall()]

@@ -87,7 +87,7 @@ async def thread_messages(
     """
     through = through_seq if through_seq is not None else 2**62
     rows = await conn.execute(_MESSAGES, {"tenant": tenant, "thread": thread, "after": after_seq, "through": through})
-    return [_message(list(found)) for found in sorted(await rows.fetchall(), key=itemgetter(0))]
+    return [_message(list(row)) for row in sorted(await rows.fetchall(), key=itemgetter(0))]
 
 
 def _message(values: list[Any]) -> Message:
@@ -101,8 +101,8 @@ async def message_by_event(conn: Connection, tenant: str, thread: str, event_id:
     turn is not the thread's own."""
     for query in (_OWN_BY_EVENT, _BY_EVENT):
         rows = await conn.execute(query, {"tenant": tenant, "thread": thread, "event": event_id})
-        if (found := await rows.fetchone()) is not None:
-            return _message(list(found))
+        if (row := await rows.fetchone()) is not None:
+            return _message(list(row))
     return None
 
 
@@ -139,7 +139,7 @@ async def messages_at(conn: Connection, tenant: str, thread: str, seqs: Sequence
     if not seqs:
         return []
     rows = await conn.execute(_AT, {"tenant": tenant, "thread": thread, "seqs": list(seqs)})
-    return [_message(list(found)) for found in await rows.fetchall()]
+    return [_message(list(row)) for row in await rows.fetchall()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +181,9 @@ async def messages_page(
     of these turns, False the first."""
     query = _PAGE.format(lineage=LINEAGE, columns=_COLUMNS, order="DESC" if newest else "ASC")
     before = before_seq if before_seq is not None else 2**62
-    place = {"tenant": tenant, "thread": thread, "limit": limit, "after": after_seq, "before": before}
-    rows = await conn.execute(query.encode(), place)
-    return [_message(list(found)) for found in await rows.fetchall()]
+    params = {"tenant": tenant, "thread": thread, "limit": limit, "after": after_seq, "before": before}
+    rows = await conn.execute(query.encode(), params)
+    return [_message(list(row)) for row in await rows.fetchall()]
 
 
 async def newest_from(
@@ -212,8 +212,8 @@ async def _first(
 ) -> int | None:
     before = before_seq if before_seq is not None else 2**62
     rows = await conn.execute(query, {"tenant": tenant, "thread": thread, "count": count, "before": before})
-    found = await rows.fetchone()
-    return None if found is None else found[0]
+    row = await rows.fetchone()
+    return None if row is None else row[0]
 
 
 _WITH = """
@@ -234,9 +234,9 @@ async def threads_with(
     """Searches the first turns of a user's 100 most recent threads for assistant turns with one of the texts or one of
     the tool calls (by id). Returns the threads with a match, most matches first. first: the number of turns to search
     in each thread. Of a fork only its own turns are searched."""
-    given = {"tenant": tenant, "user": user, "texts": [Jsonb(text) for text in texts], "calls": list(calls)}
-    rows = await conn.execute(_WITH, {**given, "first": first, "limit": limit})
-    return [str(found) for (found,) in await rows.fetchall()]
+    params = {"tenant": tenant, "user": user, "texts": [Jsonb(text) for text in texts], "calls": list(calls)}
+    rows = await conn.execute(_WITH, {**params, "first": first, "limit": limit})
+    return [str(thread_id) for (thread_id,) in await rows.fetchall()]
 
 
 _USER_TURNS_AT = f"""

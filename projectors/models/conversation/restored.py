@@ -19,7 +19,7 @@ def restored_events(recorded: Recorded, types: frozenset[str]) -> list[Recorded]
     """
     data = recorded.event.data
     assert isinstance(data, ThreadRestored)
-    return [one for archived in data.events if (one := _recorded(archived, recorded)).event.type in types]
+    return [restored for archived in data.events if (restored := _recorded(archived, recorded)).event.type in types]
 
 
 def cleared_before(event: Event, tables: Sequence[sa.Table]) -> list[Change]:

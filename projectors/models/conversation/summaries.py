@@ -72,5 +72,5 @@ async def thread_summary(conn: Connection, tenant: str, thread: str) -> Summary 
         "WHERE tenant = %s AND thread_id = %s",
         (tenant, thread),
     )
-    found = await rows.fetchone()
-    return Summary(*found) if found else None
+    row = await rows.fetchone()
+    return Summary(*row) if row else None

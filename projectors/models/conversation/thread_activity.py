@@ -126,8 +126,12 @@ def project(batch: Sequence[Recorded]) -> list[Change]:
 
 def _participants(latest: Mapping[Row, ParticipantSet]) -> list[Change]:
     """Returns the changes to thread_participants. A participant whose name was erased no longer takes part."""
-    here = {key: one for key, one in latest.items() if one.role is not None and one.name is not None}
-    rows = [(*key, one.name, one.role, one.agreed) for key, one in here.items()]
+    here = {
+        key: participant
+        for key, participant in latest.items()
+        if participant.role is not None and participant.name is not None
+    }
+    rows = [(*key, participant.name, participant.role, participant.agreed) for key, participant in here.items()]
     left = [dict(zip(("tenant", "thread", "user"), key, strict=True)) for key in latest if key not in here]
     changes: list[Change] = [Upsert(thread_participants, PARTICIPANT_COLUMNS, rows, _PARTICIPANT)]
     return [*changes, Statement(_LEFT, left)] if left else changes

@@ -56,9 +56,9 @@ class Overview:
 
 async def thread_overview(conn: Connection, tenant: str, thread: str) -> Overview:
     rows = await conn.execute(_OVERVIEW, {"tenant": tenant, "thread": thread, "topics": TOPICS})
-    found = await rows.fetchone()
-    assert found is not None
-    values = list(found)
+    row = await rows.fetchone()
+    assert row is not None
+    values = list(row)
     values[-1] = tuple((parent, through) for parent, through in values[-1] or ())
     return Overview(*values)
 
@@ -66,8 +66,8 @@ async def thread_overview(conn: Connection, tenant: str, thread: str) -> Overvie
 async def pruned_through(conn: Connection, tenant: str, thread: str) -> int:
     """Returns the sequence up to which turns were pruned from the conversation state; 0 if none were."""
     rows = await conn.execute(_PRUNED, {"tenant": tenant, "thread": thread})
-    found = await rows.fetchone()
-    return int(found[0]) if found else 0
+    row = await rows.fetchone()
+    return int(row[0]) if row else 0
 
 
 # Two queries, because a query with OR could not use the indexes of the user's threads.
@@ -152,9 +152,9 @@ async def ownership_of(conn: Connection, tenant: str, thread: str, user: str, pa
         "AND p.user_id = %(user)s AND p.agreed AND p.role <> 'owner'",
         {"partition": partition, "tenant": tenant, "thread": thread, "user": user},
     )
-    found = await rows.fetchone()
-    assert found is not None
-    return Ownership(*found)
+    row = await rows.fetchone()
+    assert row is not None
+    return Ownership(*row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +200,8 @@ async def numbered_labels(conn: Connection, tenant: str, user: str | None) -> in
         f"FROM thread_activity WHERE tenant = %s AND user_id {'IS NULL' if user is None else '= %s'}",
         (tenant,) if user is None else (tenant, user),
     )
-    found = await rows.fetchone()
-    return int(found[0]) if found else 0
+    row = await rows.fetchone()
+    return int(row[0]) if row else 0
 
 
 async def is_there(conn: Connection, tenant: str, thread: str) -> bool:
@@ -267,10 +267,10 @@ async def stopped_tokens(conn: Connection, tenant: str) -> set[str]:
 async def archived_lineage(conn: Connection, tenant: str, thread: str) -> list[str]:
     """Returns which of the thread and its parents are archived."""
     rows = await conn.execute(_ARCHIVED, {"tenant": tenant, "thread": thread})
-    return [str(found) for (found,) in await rows.fetchall()]
+    return [str(thread_id) for (thread_id,) in await rows.fetchall()]
 
 
 async def archived_threads(conn: Connection, tenant: str, user: str | None = None) -> list[str]:
     """Returns all archived threads of a tenant, or of a user."""
     rows = await conn.execute(_ALL_ARCHIVED, {"tenant": tenant, "user": user})
-    return [str(found) for (found,) in await rows.fetchall()]
+    return [str(thread_id) for (thread_id,) in await rows.fetchall()]

@@ -67,5 +67,5 @@ async def tagged_through(conn: Connection, tenant: str, thread: str) -> int:
         "SELECT coalesce(max(through_seq), 0) FROM memory_tagged WHERE tenant = %s AND thread_id = %s",
         (tenant, thread),
     )
-    found = await rows.fetchone()
-    return int(found[0]) if found else 0
+    row = await rows.fetchone()
+    return int(row[0]) if row else 0
