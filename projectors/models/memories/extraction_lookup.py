@@ -99,8 +99,8 @@ async def users_between(
 async def is_among_people(conn: Connection, tenant: str, thread: str, user: str) -> bool:
     """Returns whether several speakers share this user id and no turn is an assistant's. It reads no text of turns."""
     rows = await conn.execute(_SPEAKERS, {"tenant": tenant, "thread": thread, "user": user})
-    found = await rows.fetchone()
-    return found == (True, True)
+    row = await rows.fetchone()
+    return row == (True, True)
 
 
 async def behind(conn: Connection, roles: Sequence[str], limit: int = 1_000) -> list[tuple[str, str, str]]:
@@ -113,8 +113,8 @@ async def behind(conn: Connection, roles: Sequence[str], limit: int = 1_000) -> 
 async def unread_turns(conn: Connection, tenant: str, user: str, roles: Sequence[str], after: int) -> int:
     """Returns how many of the user's turns after a sequence the extraction rules have not read."""
     params = {"tenant": tenant, "user": user, "memory_thread": memory_thread(user), "roles": list(roles)}
-    found = await (await conn.execute(_UNREAD, {**params, "after": after})).fetchone()
-    return int(found[0]) if found else 0
+    row = await (await conn.execute(_UNREAD, {**params, "after": after})).fetchone()
+    return int(row[0]) if row else 0
 
 
 async def conversations_of(conn: Connection, tenant: str, user: str, roles: Sequence[str]) -> list[str]:
@@ -155,7 +155,7 @@ async def turns_of_forgotten(conn: Connection, tenant: str, thread: str, event_i
         "AND m.thread_id = %s AND m.status = 'forgotten' AND s ->> 'event_id' = ANY(%s::text[])",
         (tenant, thread, [str(id_) for id_ in event_ids]),
     )
-    return {UUID(found) for (found,) in await rows.fetchall()}
+    return {UUID(event_id) for (event_id,) in await rows.fetchall()}
 
 
 async def memories_of_turn_before(

@@ -145,8 +145,8 @@ async def preferences_set(conn: Connection, tenant: str, thread: str) -> UserPre
     rows = await conn.execute(
         "SELECT preferences FROM user_preferences WHERE tenant = %s AND thread_id = %s", (tenant, thread)
     )
-    found = await rows.fetchone()
-    return UserPreferences.model_validate(found[0]) if found else UserPreferences()
+    row = await rows.fetchone()
+    return UserPreferences.model_validate(row[0]) if row else UserPreferences()
 
 
 async def zone_of(conn: Connection, tenant: str, user: str, default: tzinfo) -> tzinfo:
@@ -177,8 +177,8 @@ memories_as_of = partial(valid_memories, statuses=("valid", "archived", "closed"
 async def memories_by_id(conn: Connection, tenant: str, thread: str, ids: Iterable[UUID]) -> dict[UUID, StoredMemory]:
     """Returns memories by their ids, in any status; unknown ids are left out."""
     params = {"tenant": tenant, "thread": thread, "ids": list(ids)}
-    found = await _memories(conn, f"{IN_THREAD} AND m.id = ANY(%(ids)s::uuid[])", params)
-    return {one.id: one for one in found}
+    memories = await _memories(conn, f"{IN_THREAD} AND m.id = ANY(%(ids)s::uuid[])", params)
+    return {memory.id: memory for memory in memories}
 
 
 async def every_memory(
@@ -254,8 +254,8 @@ async def memories_with_keys(
             **{"contents": sorted(set(content_keys)), "ids": list(ids), "limit": SAME_KEY_UP_TO},
         },
     )
-    found = {row[0]: row for row in await rows.fetchall()}
-    return sorted(map(stored_memory, found.values()), key=lambda one: (one.seq, str(one.id)))
+    by_id = {row[0]: row for row in await rows.fetchall()}
+    return sorted(map(stored_memory, by_id.values()), key=lambda memory: (memory.seq, str(memory.id)))
 
 
 @dataclass(frozen=True, slots=True)

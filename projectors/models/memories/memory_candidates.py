@@ -149,9 +149,9 @@ async def thread_size(conn: Connection, scope: MemoryScope, text: str, model: st
           ARRAY(SELECT DISTINCT name FROM entities m WHERE {IN_THREAD} AND name_key = ANY(%(keys)s))""".encode(),
         {**scope.params, "model": model, "below": PROBE_BELOW, "keys": name_keys(text)},
     )
-    found = await rows.fetchone()
-    assert found is not None
-    counted, probed, dimensions, names = found
+    row = await rows.fetchone()
+    assert row is not None
+    counted, probed, dimensions, names = row
     return ThreadSize(
         counted if counted <= COUNT_UP_TO else max(counted, probed * PROBE_SHARE), dimensions, tuple(names)
     )

@@ -46,9 +46,9 @@ def project(batch: Sequence[Recorded]) -> list[Change]:
 
 def _change(recorded: Recorded) -> Change:
     event, data = recorded.event, recorded.event.data
-    place = {"tenant": event.tenant, "thread": event.thread}
+    key = {"tenant": event.tenant, "thread": event.thread}
     if isinstance(data, MemoryForgotten):
-        return Statement(FORGET, [place | {"memory": data.memory_id}])
+        return Statement(FORGET, [key | {"memory": data.memory_id}])
     assert isinstance(data, ProfileWritten)
     row = {
         "user": event.user or "",
@@ -59,7 +59,7 @@ def _change(recorded: Recorded) -> Change:
         "model": data.derivation.model,
         "at": event.time,
     }
-    return Statement(WRITE, [place | row])
+    return Statement(WRITE, [key | row])
 
 
 PROFILE_TEXTS = Projection(

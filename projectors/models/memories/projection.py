@@ -100,9 +100,9 @@ def _kind(change: Change) -> Any:
 def _combined(run: Sequence[Change]) -> Change:
     match run[0]:
         case Upsert() as first:
-            return replace(first, rows=[row for one in run if isinstance(one, Upsert) for row in one.rows])
+            return replace(first, rows=[row for change in run if isinstance(change, Upsert) for row in change.rows])
         case Statement(text, _):
-            return Statement(text, [row for one in run if isinstance(one, Statement) for row in one.params])
+            return Statement(text, [row for change in run if isinstance(change, Statement) for row in change.params])
     return run[0]
 
 
@@ -187,8 +187,10 @@ def _embedded(recorded: Recorded) -> list[Change]:
 def _reviewed(recorded: Recorded) -> list[Change]:
     event, data = recorded.event, recorded.event.data
     assert isinstance(data, MemoriesReviewed)
-    found = ((sql.ARCHIVE, data.archived), (sql.EXPIRE, data.expired), (sql.DELETE, data.deleted))
-    return [Statement(text, [{**_place(event), "ids": list(ids), "due_at": data.due_at}]) for text, ids in found if ids]
+    decisions = ((sql.ARCHIVE, data.archived), (sql.EXPIRE, data.expired), (sql.DELETE, data.deleted))
+    return [
+        Statement(text, [{**_place(event), "ids": list(ids), "due_at": data.due_at}]) for text, ids in decisions if ids
+    ]
 
 
 def _compacted(recorded: Recorded) -> list[Change]:
@@ -213,16 +215,16 @@ def _undone(recorded: Recorded) -> list[Change]:
 def _extracted(recorded: Recorded) -> list[Change]:
     event, data = recorded.event, recorded.event.data
     assert isinstance(data, MemoriesExtracted)
-    place = {**_place(event), "user": event.user or "", "at": event.time}
+    params = {**_place(event), "user": event.user or "", "at": event.time}
     run = data.model_dump(include={"conversation", "stage", "through_seq", "extractor", "found", "stored", "error"})
-    return [Statement(sql.EXTRACTED, [{**place, **run}])]
+    return [Statement(sql.EXTRACTED, [{**params, **run}])]
 
 
 def _preferred(recorded: Recorded) -> list[Change]:
     event, data = recorded.event, recorded.event.data
     assert isinstance(data, PreferencesSet)
-    given = (data.preferences or UserPreferences()).model_dump_json(exclude_none=True)
-    params = {"user": event.user or "", "preferences": given, "cleared": list(data.cleared), "at": event.time}
+    preferences = (data.preferences or UserPreferences()).model_dump_json(exclude_none=True)
+    params = {"user": event.user or "", "preferences": preferences, "cleared": list(data.cleared), "at": event.time}
     return [Statement(sql.PREFER, [{**_place(event), **params}])]
 
 

@@ -29,7 +29,7 @@ async def cached_vectors(
         WHERE {IN_THREAD} AND m.id = ANY(%(ids)s::uuid[])""".encode(),
         {"tenant": tenant, "thread": thread, "ids": list(ids), "model": model},
     )
-    return {id_: HalfVector.from_text(found).to_numpy().astype(np.float32) for id_, found in await rows.fetchall()}
+    return {id_: HalfVector.from_text(vector).to_numpy().astype(np.float32) for id_, vector in await rows.fetchall()}
 
 
 async def nearest(
