@@ -53,9 +53,9 @@ def _fields(parent: str, path: list[Any], conditions: Mapping[str, Any]) -> Clau
     params: list[Any] = []
     for name, wanted in conditions.items():
         _json(name)
-        text, found = _condition(f"({parent} -> %s::text)", [*path, str(name)], wanted)
+        text, values = _condition(f"({parent} -> %s::text)", [*path, str(name)], wanted)
         texts.append(text)
-        params += found
+        params += values
     return " AND ".join(texts), params
 
 

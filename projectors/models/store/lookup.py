@@ -71,8 +71,8 @@ async def items_by_key(
         "JOIN store_items i ON i.tenant = %s AND i.thread_id = p.thread AND i.key = p.key".encode(),
         ([store_thread(namespace) for namespace, _ in places], [key for _, key in places], tenant),
     )
-    found = [_item(row) for row in await rows.fetchall()]
-    return {(item.namespace, item.key): item for item in found}
+    items = [_item(row) for row in await rows.fetchall()]
+    return {(item.namespace, item.key): item for item in items}
 
 
 async def search_items(conn: Connection, tenant: str, search: ItemSearch) -> list[StoredItem]:

@@ -43,16 +43,16 @@ store_vectors = thread_table(
     sa.Column("embedding", HALFVEC(), nullable=False),
 )
 TABLES = (store_items, store_vectors)
-Place = tuple[str, str, str]
-_PLACE = ("tenants", "threads", "keys")
+ItemKey = tuple[str, str, str]  # (tenant, thread, key)
+_KEY_PARAMS = ("tenants", "threads", "keys")
 COLUMNS = tuple(column.name for column in store_items.columns)
 _REPLACED = tuple((name, f"excluded.{name}") for name in ("namespace", "value", "updated_at", "seq"))
-_PLACES = (
+_WITH_KEYS = (
     "unnest(%(tenants)s::text[], %(threads)s::text[], %(keys)s::text[]) AS p (tenant, thread, key) "
     "WHERE t.tenant = p.tenant AND t.thread_id = p.thread AND t.key = p.key"
 )
-_FORGET = f"DELETE FROM store_items t USING {_PLACES}"
-_FORGET_VECTORS = f"DELETE FROM store_vectors t USING {_PLACES}"
+_FORGET = f"DELETE FROM store_items t USING {_WITH_KEYS}"
+_FORGET_VECTORS = f"DELETE FROM store_vectors t USING {_WITH_KEYS}"
 _VECTORS = """
 INSERT INTO store_vectors (tenant, thread_id, key, field, model, embedding)
 SELECT p.tenant, p.thread, p.key, p.field, c.model, c.embedding
@@ -77,7 +77,7 @@ def namespace_text(namespace: Iterable[str]) -> str:
 class _Item:
     """The changes that a batch makes to one item. put: its last put, unless the item was deleted after it."""
 
-    place: Place
+    key: ItemKey
     deleted: bool = False
     created_at: datetime | None = None
     put: Recorded | None = None
@@ -87,12 +87,12 @@ def project(batch: Sequence[Recorded]) -> list[Change]:
     """Returns the changes of a batch, one result per item, because a batch may put, delete and put the same item
     again."""
     items = _fold(batch)
-    vectors = [row for item in items if item.put for row in _vectors(item.place, item.put)]
+    vectors = [row for item in items if item.put for row in _vectors(item.key, item.put)]
     return [
-        *_statement(_FORGET, _PLACE, [item.place for item in items if item.deleted]),
+        *_statement(_FORGET, _KEY_PARAMS, [item.key for item in items if item.deleted]),
         Upsert(store_items, COLUMNS, [_row(item, item.put) for item in items if item.put], _REPLACED),
-        *_statement(_FORGET_VECTORS, _PLACE, [item.place for item in items]),
-        *_statement(_VECTORS, (*_PLACE, "fields", "models", "hashes"), vectors),
+        *_statement(_FORGET_VECTORS, _KEY_PARAMS, [item.key for item in items]),
+        *_statement(_VECTORS, (*_KEY_PARAMS, "fields", "models", "hashes"), vectors),
     ]
 
 
@@ -103,12 +103,12 @@ def _statement(text: str, names: Sequence[str], rows: Sequence[Row]) -> list[Cha
 
 
 def _fold(batch: Sequence[Recorded]) -> list[_Item]:
-    items: dict[Place, _Item] = {}
+    items: dict[ItemKey, _Item] = {}
     for recorded in batch:
         event, data = recorded.event, recorded.event.data
         assert isinstance(data, StoreItemPut | StoreItemDeleted)
-        place = (event.tenant, event.thread, data.key)
-        item = items.setdefault(place, _Item(place))
+        key = (event.tenant, event.thread, data.key)
+        item = items.setdefault(key, _Item(key))
         if isinstance(data, StoreItemDeleted):
             item.deleted, item.created_at, item.put = True, None, None
         else:
@@ -120,16 +120,16 @@ def _row(item: _Item, put: Recorded) -> Row:
     data = put.event.data
     assert isinstance(data, StoreItemPut)
     value = to_json(data.value).decode()
-    return (*item.place, namespace_text(data.namespace), value, item.created_at, put.event.time, put.seq)
+    return (*item.key, namespace_text(data.namespace), value, item.created_at, put.event.time, put.seq)
 
 
-def _vectors(place: Place, put: Recorded) -> list[Row]:
-    """Returns (*place, field, model, hash) for each vector of a put; [] if the put names no model."""
+def _vectors(key: ItemKey, put: Recorded) -> list[Row]:
+    """Returns (*key, field, model, hash) for each vector of a put; [] if the put names no model."""
     data = put.event.data
     assert isinstance(data, StoreItemPut)
     if data.model is None:
         return []
-    return [(*place, field, data.model, bytes.fromhex(text_hash)) for field, text_hash in data.vectors.items()]
+    return [(*key, field, data.model, bytes.fromhex(text_hash)) for field, text_hash in data.vectors.items()]
 
 
 STORE_ITEMS = Projection(
