@@ -53,8 +53,8 @@ def _change(recorded: Recorded) -> Change:
         key = {"tenant": event.tenant, "thread": event.thread, "id": data.key_id}
         return Statement(_REVOKE, [key | {"at": event.time}])
     assert isinstance(data, ApiKeyCreated)
-    place = (event.tenant, event.thread, data.key_id, event.user or "", recorded.seq)
-    row = (*place, data.digest, data.role, list(data.scopes), data.label, event.time, data.expires_at, None)
+    ids = (event.tenant, event.thread, data.key_id, event.user or "", recorded.seq)
+    row = (*ids, data.digest, data.role, list(data.scopes), data.label, event.time, data.expires_at, None)
     return Upsert(api_keys, COLUMNS, [row])
 
 

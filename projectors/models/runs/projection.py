@@ -104,7 +104,7 @@ def _step(recorded: Recorded) -> dict[str, object]:
         case RunPlanned():
             arguments = data.arguments or ("",) * len(data.calls)
             calls = [
-                {**call.model_dump(), "arguments": given} for call, given in zip(data.calls, arguments, strict=False)
+                {**call.model_dump(), "arguments": text} for call, text in zip(data.calls, arguments, strict=False)
             ]
             own = {"kind": "plan", "text": data.plan, "calls": to_json(calls).decode(), **_spent(data)}
         case RunToolCalled():

@@ -52,9 +52,9 @@ class SegmentCheckpoint:
 async def session_state(conn: Connection, tenant: str, thread: str) -> SessionState | None:
     """Returns the session as of the last event that the projection has applied; None if there is no session."""
     rows = await conn.execute(SESSION, {"tenant": tenant, "thread": thread})
-    if (found := await rows.fetchone()) is None:
+    if (row := await rows.fetchone()) is None:
         return None
-    *values, shared_seq = found
+    *values, shared_seq = row
     values[_RULES] = SegmentRules.model_validate(values[_RULES])
     values[_SEGMENT] = tuple(_message(turn) for turn in values[_SEGMENT] or ())
     return replace(SessionState(*values), shared_seq=shared_seq)
@@ -73,4 +73,4 @@ async def segment_checkpoints(conn: Connection, tenant: str, thread: str) -> lis
         "WHERE c.tenant = %s AND c.thread_id = %s AND c.seq > s.created_seq ORDER BY c.seq",
         (tenant, thread),
     )
-    return [SegmentCheckpoint(*found) for found in await rows.fetchall()]
+    return [SegmentCheckpoint(*row) for row in await rows.fetchall()]

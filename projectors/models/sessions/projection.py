@@ -130,9 +130,9 @@ def _add(update: dict[str, Any], recorded: Recorded) -> None:
             update["agent"] = update["agent"] if turn.agent is None else turn.agent
             if is_answer(turn):
                 update |= {"answers": update["answers"] + 1, "last_bot_message": spoken_text(turn)}
-        case SessionUpdated() as given:
-            parts = {"agent": given.current_agent_key, "global_state": _json(given.global_state)}
-            parts["user_snapshot"] = _json(given.user_snapshot)
+        case SessionUpdated() as changed:
+            parts = {"agent": changed.current_agent_key, "global_state": _json(changed.global_state)}
+            parts["user_snapshot"] = _json(changed.user_snapshot)
             update |= {name: value for name, value in parts.items() if value is not None}
         case SegmentCheckpointed(summary=summary, recent_turns=recent_turns) as checkpoint:
             update |= {"checkpoint_id": event.id, "covered_seq": covered_by(recorded, checkpoint)}
