@@ -96,7 +96,7 @@ async def test_turn_published_by_the_nats_command_is_stored_once(log: Log, nats_
     assert str(recorded(await log.stored(first["seq"])).event.id) == value
 
 
-async def test_subscriber_without_turnlog_counts_from_the_start_and_goes_on_where_it_was(
+async def test_a_subscriber_without_turnlog_counts_from_the_start_and_continues_at_its_position(
     log: Log, nats_url: str
 ) -> None:
     await publish(nats_url)

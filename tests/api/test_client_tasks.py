@@ -110,7 +110,7 @@ async def test_words_of_a_person_that_look_like_a_task_are_stored(serve: Serve, 
 
 
 @pytest.mark.parametrize("prompt", task_prompts(), ids=lambda prompt: f"{prompt.client}: {prompt.begins[:40]}")
-def test_every_prompt_counts_only_where_its_client_puts_it(prompt: Any) -> None:
+def test_every_task_prompt_is_recognised_only_in_its_clients_position(prompt: Any) -> None:
     text = "\n".join((prompt.begins.replace(" ", "\n", 1), *prompt.has, "I live in Genoa."))
     asked = said("I live in Genoa.")
     places = {

@@ -56,7 +56,7 @@ async def long_ago(stage: Stage) -> None:
     await stage.runtime.log.append_many([turn(text, minutes=n) for n, text in enumerate(said)])
 
 
-async def test_the_answer_streams_to_the_asker_and_stands_on_the_log(play: Play, model: OpenAIServer) -> None:
+async def test_the_answer_is_streamed_to_the_asker_and_recorded_on_the_log(play: Play, model: OpenAIServer) -> None:
     model.reply("The capital is Lisbon.", between=0.02)
     async with play() as stage:
         _, seen, *pieces, answer = await pieces_of(stage.runtime, PLACE, "Which capital?")

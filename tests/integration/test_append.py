@@ -108,7 +108,7 @@ async def test_a_batch_with_ids_already_stored_adds_only_the_new_ones(log: Log) 
     assert sorted(await texts(log)) == [str(i) for i in range(6)]
 
 
-async def test_the_same_event_twice_in_one_batch_is_one_event(log: Log) -> None:
+async def test_the_same_event_twice_in_a_batch_is_stored_once(log: Log) -> None:
     event = turn()
     results = await log.append_many([event, turn("b"), event])
     assert [a.seq for a in results] == [1, 2, 1]

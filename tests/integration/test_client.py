@@ -352,7 +352,7 @@ async def test_tenants_do_not_see_each_other(given: dict[str, Any]) -> None:
             other.thread("memories/ann")
 
 
-async def test_a_turn_is_stored_once_and_only_where_the_caller_expects_the_thread(face: Face) -> None:
+async def test_a_turn_is_stored_once_and_only_at_the_expected_version(face: Face) -> None:
     async with face() as memory:
         thread, event_id = memory.thread("t"), uuid4()
         first = await thread.add("user", "hello", event_id=event_id, expected=0)

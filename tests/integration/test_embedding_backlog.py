@@ -232,7 +232,7 @@ async def test_counting_a_large_backlog_stops_at_a_limit_and_says_more_than(
             assert await pending_count(conn, "small") == 20_000
 
 
-async def test_counting_reads_the_index_and_no_more_rows_than_it_counts(play: Play) -> None:
+async def test_counting_reads_only_the_index_and_the_counted_rows(play: Play) -> None:
     """Counts chunks without a vector, and chunks with a vector of another model."""
     async with play() as stage, stage.runtime.pool.connection() as conn:
         await conn.execute(_MANY.encode())

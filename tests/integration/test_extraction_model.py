@@ -273,7 +273,7 @@ async def test_while_the_model_is_down_the_rules_part_is_stored_and_the_rest_com
     ["I found nothing.", '{"memories": 3}', "[]", '{"memories": ' + "[" * 5_000],
     ids=["words", "shape", "list", "brackets without end"],
 )
-async def test_an_answer_in_another_format_is_asked_for_again_and_then_given_up_visibly(
+async def test_an_answer_in_another_format_is_requested_again_and_then_recorded_as_an_error(
     play: Play, model: ExtractingServer, soon: None, answer: str
 ) -> None:
     model.extracts = answer

@@ -58,7 +58,7 @@ async def test_only_users_words_count(offline: Play) -> None:
         assert await stored_memories(stage) == [("Likes tea", "valid")]
 
 
-async def test_results_of_tools_count_where_the_setting_says_so(offline: Play) -> None:
+async def test_results_of_tools_are_extracted_if_the_setting_says_so(offline: Play) -> None:
     async with offline(extract_tool_results=True) as stage:
         await append_texts(stage, [TextBlock(text="ok"), ToolResultBlock(tool_use_id="c", content="My name is Ann.")])
         await stage.rest(NAME)
@@ -67,7 +67,7 @@ async def test_results_of_tools_count_where_the_setting_says_so(offline: Play) -
         assert {content for content, _ in await stored_memories(stage)} == {"Name is Ann", "Lives in Berlin"}
 
 
-async def test_each_user_of_a_thread_has_memories_of_their_own(offline: Play) -> None:
+async def test_each_user_of_a_thread_has_separate_memories(offline: Play) -> None:
     async with offline() as stage:
         await append_texts(stage, "I live in Berlin.", user="ann")
         await append_texts(stage, "I live in Rome.", user="ben")
@@ -94,9 +94,7 @@ async def test_a_later_statement_replaces_an_earlier_one(offline: Play) -> None:
         assert sorted(await stored_memories(stage)) == [("GPA是3.60", "closed"), ("GPA是3.80", "valid")]
 
 
-async def test_days_are_worked_out_alike_whatever_clock_the_database_server_has(
-    offline: Play, database_url: str
-) -> None:
+async def test_days_do_not_depend_on_the_timezone_of_the_database_server(offline: Play, database_url: str) -> None:
     await execute(
         database_url, f"ALTER DATABASE {conninfo_to_dict(database_url)['dbname']} SET timezone = 'Asia/Shanghai'"
     )

@@ -102,7 +102,7 @@ async def mcp(request: pytest.FixtureRequest, ledger: Path) -> AsyncIterator[Des
             yield desk
 
 
-async def test_an_agent_uses_the_tools_of_an_mcp_server_and_is_told_of_a_cut_result(mcp: Desk, ledger: Path) -> None:
+async def test_an_agent_uses_the_tools_of_an_mcp_server_and_a_cut_result_is_marked(mcp: Desk, ledger: Path) -> None:
     assert mcp.schema("find_parts")["description"] == "Finds parts by words."
     assert mcp.schema("find_parts")["parameters"]["properties"]["words"]["description"] == "what it is for"
     assert "$ref" not in json.dumps(mcp.schema("order_parts"))
@@ -183,14 +183,14 @@ async def test_a_tool_that_the_server_does_not_have_is_named(ledger: Path) -> No
         await source.close()
 
 
-async def test_a_server_is_told_who_asks_only_where_the_teams_file_says_so(ledger: Path) -> None:
+async def test_a_server_gets_the_user_only_if_the_teams_file_says_so(ledger: Path) -> None:
     use, part = replace(USE, user="安@x", tenant="acme"), [{"part": "bell"}]
     for tells, told in (((), {}), (("user",), {"turnlog/user": "安@x"})):
         async with by_url(ledger, tells=tells) as source, using(source) as desk:
             assert (await desk.call("order_parts", use, lines=part)).value.get("told", {}) == told
 
 
-async def test_a_service_is_told_who_asks_only_where_the_teams_file_says_so(url: str, warehouse: Warehouse) -> None:
+async def test_a_service_gets_the_user_only_if_the_teams_file_says_so(url: str, warehouse: Warehouse) -> None:
     use = replace(USE, user="安@x", tenant="acme")
     for tells in ((), ("user",), ("user", "tenant")):
         async with using(service(url, tells=tells)) as desk:
@@ -268,7 +268,7 @@ async def test_an_agent_uses_the_operations_of_an_http_service(url: str, warehou
     ]
 
 
-async def test_refusals_and_failures_of_a_service_are_told_to_the_model(url: str, warehouse: Warehouse) -> None:
+async def test_refusals_and_failures_of_a_service_are_reported_to_the_model(url: str, warehouse: Warehouse) -> None:
     async with using(service(url)) as desk:
         assert 'answered 404: {"detail":"there is no shelf nowhere"}' in await desk.error("list_parts", shelf="nowhere")
         assert "body.count" in await desk.error("move_parts", body={"part": "bell", "count": 51})

@@ -149,7 +149,7 @@ async def test_turns_only_in_the_state_and_turns_lost_from_it_are_distinguished(
     assert shown[0] == (seqs[0], seqs[1]) and shown[1][0] == seqs[3]
 
 
-async def test_an_answer_on_a_branch_has_a_receipt_of_its_own(settings: Settings, model: OpenAIServer) -> None:
+async def test_an_answer_on_a_branch_has_a_separate_receipt(settings: Settings, model: OpenAIServer) -> None:
     async with instance(settings) as one:
         await one.ask("First.")
         begun = (await one.state()).config

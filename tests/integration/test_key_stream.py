@@ -102,7 +102,7 @@ async def test_a_forged_record_on_the_stream_of_keys_issues_and_destroys_nothing
         assert [text_of(one) for one in await stage.events()] == [SECRET]
 
 
-async def test_a_sealed_event_stops_nobody_where_nothing_is_encrypted(play: Play, db: Connection) -> None:
+async def test_a_sealed_event_does_not_block_a_log_without_encryption(play: Play, db: Connection) -> None:
     async with play(kek=None) as stage:
         await forge(stage, FORGED, "forged")
         await stage.runtime.log.append(turn("Hello."))

@@ -129,7 +129,7 @@ def every_op(namespace: Any) -> list[Op]:
     ]
 
 
-async def test_nothing_is_put_at_the_root_or_where_langgraph_keeps_its_own(store: TurnlogStore) -> None:
+async def test_nothing_can_be_put_at_the_root_or_in_langgraphs_own_namespace(store: TurnlogStore) -> None:
     for namespace in ((), ("langgraph", "x")):
         with pytest.raises(InvalidNamespaceError):
             await store.aput(namespace, "k", {})

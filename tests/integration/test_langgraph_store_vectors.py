@@ -69,7 +69,7 @@ async def test_an_item_is_as_near_as_its_best_field(stores: Stores) -> None:
         assert all((item.score or 0) < 0.8 for item in await store.asearch(("d",), query="unindexed"))
 
 
-async def test_a_put_may_name_other_fields_or_none(stores: Stores, db: Connection) -> None:
+async def test_a_put_may_name_other_fields_or_no_fields(stores: Stores, db: Connection) -> None:
     async with stores.by_words("text") as store:
         value = {"text": "cat", "title": "dog", "x": "car"}
         await store.aput(("d",), "a", value)
@@ -96,7 +96,7 @@ async def test_by_default_the_whole_value_is_embedded(stores: Stores) -> None:
         assert keys(await store.asearch((), query="中文"))[0] == "a"
 
 
-async def test_an_update_takes_the_old_words_away(stores: Stores) -> None:
+async def test_an_update_removes_the_old_words(stores: Stores) -> None:
     async with stores.by_words("text") as store:
         await store.aput(("d",), "a", {"text": "zebra"})
         await store.aput(("d",), "a", {"text": "horse"})

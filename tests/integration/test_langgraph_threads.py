@@ -88,7 +88,7 @@ async def test_a_message_changed_in_place_is_stored_as_it_is_now(mirror: Mirrore
     assert state.values["messages"][0].additional_kwargs == {"seen": [1, 3, 5]}
 
 
-async def test_a_thread_deleted_elsewhere_begins_anew(
+async def test_a_thread_deleted_elsewhere_starts_empty(
     log: Log, pool: Pool, saver: TurnlogSaver, db: Connection, settled: Any
 ) -> None:
     graph = chat(saver)

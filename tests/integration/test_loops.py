@@ -199,7 +199,7 @@ async def test_deleted_durables_turn_readiness_red_and_are_made_again(serve: Ser
         assert [turn["role"] for turn in turns] == ["user", "assistant"] * 2
 
 
-async def test_a_durable_deleted_while_its_worker_was_stopped_begins_where_it_was(
+async def test_a_durable_deleted_while_its_worker_was_stopped_continues_at_its_position(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(app, "LOOK_S", 0.1)

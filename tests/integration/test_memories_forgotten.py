@@ -96,7 +96,7 @@ async def test_forgetting_the_memories_of_a_question_settles_it(mind: UserMemori
     assert question == ("",)
 
 
-async def test_the_same_words_can_be_said_anew_after_they_were_forgotten(mind: UserMemories) -> None:
+async def test_the_same_words_can_be_remembered_again_after_they_were_forgotten(mind: UserMemories) -> None:
     old = await mind.says("I like tea")
     await mind.memories.forget("default", "ann", old)
     assert (await mind.memories.remember("default", "ann", "I like tea")).what == "recorded"

@@ -64,7 +64,7 @@ async def test_the_first_summary_comes_with_the_thirtieth_message_and_leaves_the
     assert shown(model.asked("summary")[0])[-1] == "assistant: message 20"
 
 
-async def test_a_summary_is_written_anew_only_after_five_more_messages(play: Play, model: MemoryServer) -> None:
+async def test_a_summary_is_rewritten_only_after_five_more_messages(play: Play, model: MemoryServer) -> None:
     async with play() as stage:
         seqs = await stage.say(1, 30)
         await stage.until("summary_written", 1)

@@ -139,7 +139,7 @@ async def test_an_entity_in_the_question_brings_the_memories_about_it(ann: Remem
 
 
 @pytest.mark.parametrize("question", ["What about Berlin?", "what about berlin?"])
-async def test_an_entity_is_the_same_however_its_name_is_spelled(ann: Remembering, question: str) -> None:
+async def test_an_entity_is_the_same_in_any_spelling(ann: Remembering, question: str) -> None:
     await ann.given(
         entities(("PLACE", "berlin")),
         recorded("it was cold there", entities=("Berlin",)),
@@ -159,7 +159,7 @@ async def test_a_date_in_the_question_prefers_memories_of_that_time(ann: Remembe
 
 
 @pytest.mark.parametrize("question", ["What did I buy yesterday?", "昨天我买了什么？"])
-async def test_yesterday_is_the_day_before_where_the_user_lives(ann: Remembering, question: str) -> None:
+async def test_yesterday_is_the_day_before_in_the_users_timezone(ann: Remembering, question: str) -> None:
     lamp, chair = datetime(2026, 11, 20, 10, tzinfo=UTC), datetime(2026, 11, 21, 10, tzinfo=UTC)
     await ann.given(recorded("I 买 buy a lamp", lamp), recorded("I 买 buy a chair", chair))
     seven = datetime(2026, 11, 21, 23, tzinfo=UTC)  # this is 07:00 of the 22nd in Shanghai

@@ -114,7 +114,7 @@ async def test_an_unknown_type_waits_in_every_projection_since_each_might_need_i
     assert {type_ for _, type_, _ in found} == {"mood_changed"}
 
 
-async def test_an_event_on_another_types_subject_waits_where_that_type_is_handled(
+async def test_an_event_on_another_types_subject_is_parked_by_projections_of_that_type(
     log: Log, db: Connection, running_projectors: Runner, settled: Settled
 ) -> None:
     await publish(log, "turnlog.default.t.thread_opened", encode(turn("hidden")))

@@ -202,7 +202,7 @@ async def test_the_state_contains_everything_after_the_last_pruning(db: Connecti
     assert await state("nobody") == (0, 0, 0)
 
 
-async def test_a_channel_of_the_same_name_is_no_pruning(db: Connection) -> None:
+async def test_an_unrelated_channel_of_the_same_name_does_not_prune(db: Connection) -> None:
     mine = saved(1, blob("pruned_through", 1, "not a number"))
     await Spec(db, CHECKPOINTS).given(mine).then(SIZES, [(1, 1, 0, 0)])
     assert await pruned_through(db, "default", "t") == 0

@@ -110,12 +110,12 @@ def shapes() -> list[Any]:
 
 
 @pytest.mark.parametrize("shape", shapes())
-async def test_an_event_costs_the_same_however_long_its_thread_is(db: Connection, shape: Shape) -> None:
+async def test_an_events_cost_does_not_depend_on_the_length_of_its_thread(db: Connection, shape: Shape) -> None:
     await _compare(Log(db, shape, await positions.load(db, PROJECTIONS, LIVE, 0)))
 
 
 @pytest.mark.nightly
-async def test_an_event_costs_the_same_however_many_wait_for_a_poison_event(db: Connection) -> None:
+async def test_an_events_cost_does_not_depend_on_the_number_of_parked_events(db: Connection) -> None:
     await _compare(PoisonedLog(db, short_turns, await positions.load(db, PROJECTIONS, LIVE, 0)))
 
 

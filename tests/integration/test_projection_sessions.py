@@ -83,12 +83,12 @@ async def test_a_session_follows_its_turns_updates_and_checkpoints(db: Connectio
     )
 
 
-async def test_a_thread_without_a_session_has_no_row_whatever_happens_on_it(db: Connection) -> None:
+async def test_no_event_adds_a_row_for_a_thread_without_a_session(db: Connection) -> None:
     spec = Spec(db, SESSIONS).given(turn("hi"), at(SessionUpdated(global_state={})), at(ended(1)), turn("yes"))
     await spec.then("SELECT FROM sessions UNION ALL SELECT FROM session_checkpoints", [])
 
 
-async def test_a_reset_begins_anew_and_keeps_the_history_of_checkpoints(db: Connection) -> None:
+async def test_a_reset_starts_an_empty_session_and_keeps_the_history_of_checkpoints(db: Connection) -> None:
     spec = (
         Spec(db, SESSIONS)
         .given(at(SessionCreated(), user="ann"), turn("hello"), at(ended(seq(2), "first")))

@@ -44,7 +44,7 @@ def deleted(key: str, minutes: int = 0, namespace: tuple[str, ...] = ("users", "
     return event(StoreItemDeleted(namespace=namespace, key=key), store_thread(namespace), minutes)
 
 
-def test_a_namespace_has_a_thread_and_a_text_of_its_own() -> None:
+def test_a_namespace_has_a_unique_thread_and_text() -> None:
     assert store_thread(("users", "ann")) == "store/users.ann"
     assert namespace_text(("users", "ann")) == "users.ann."
     assert not namespace_text(("users", "anna")).startswith(namespace_text(("users", "ann")))

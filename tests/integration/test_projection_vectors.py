@@ -168,7 +168,7 @@ async def test_a_question_and_its_last_answer_are_an_episode(db: Connection) -> 
     )
 
 
-async def test_a_question_asked_again_has_an_answer_of_its_own(db: Connection) -> None:
+async def test_a_question_asked_again_has_a_separate_answer(db: Connection) -> None:
     said = [turn("Go on."), turn("One.", "assistant"), turn("Why?"), turn("So.", "assistant")]
     again = [turn("Go on."), turn("Two.", "assistant")]
     pairs = "SELECT question_seq, answer_seq FROM memory_episodes ORDER BY question_seq"

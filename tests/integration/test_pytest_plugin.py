@@ -38,14 +38,14 @@ def another_memory(turnlog_servers: dict[str, Any]) -> Opening:
     return turnlog.open(**turnlog_servers, tenant="another")
 
 
-async def test_a_test_has_a_tenant_of_its_own(turnlog_memory: Opening, another_memory: Opening) -> None:
+async def test_a_test_has_a_separate_tenant(turnlog_memory: Opening, another_memory: Opening) -> None:
     async with turnlog_memory as memory, another_memory as another:
         await memory.thread("t", user="ann").add("user", "hello")
         assert await another.threads() == [] and len(await memory.threads()) == 1
 
 
 @pytest.mark.nightly
-def test_the_tests_of_another_project_use_it_with_servers_of_their_own(tmp_path: Path) -> None:
+def test_the_tests_of_another_project_use_the_plugin_with_separate_servers(tmp_path: Path) -> None:
     (tmp_path / "test_others.py").write_text(OTHERS)
     (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\n")
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "NATS_URL": "nats://nowhere.invalid:4222"}

@@ -29,7 +29,7 @@ async def read_until(reader: OrderedReader, seq: int) -> list[Stored]:
     return found
 
 
-async def test_everything_comes_in_order_however_large_the_log(log: Log) -> None:
+async def test_everything_comes_in_order_from_a_log_of_any_size(log: Log) -> None:
     await fill(log, 5_000)
     async with log.reader(0, 1) as reader:
         found = [stored async for stored in reader.until_caught_up()]

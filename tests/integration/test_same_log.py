@@ -22,7 +22,7 @@ from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.conversation.messages import MESSAGES
 
 
-async def test_a_log_and_rows_of_an_earlier_version_get_one_id_whoever_starts_first(
+async def test_a_log_and_rows_of_an_earlier_version_get_one_id_in_any_order_of_start(
     nats_url: str, log: Log, database_url: str, db: Connection
 ) -> None:
     await log.append(turn("hello"))

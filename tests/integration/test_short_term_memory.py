@@ -178,7 +178,7 @@ async def test_a_manual_checkpoint_with_fewer_turns_than_it_keeps_covers_none_of
     assert nothing_left.history == "[Conversation Summary]\nAll of it."
 
 
-async def test_reset_begins_anew_with_user_rules_and_snapshot_and_forgets_the_rest(play: Play) -> None:
+async def test_a_reset_keeps_user_rules_and_snapshot_and_forgets_the_rest(play: Play) -> None:
     async with play() as stage, memory_of(stage) as memory:
         await memory.create(create(recent_turns=3, user_snapshot=UserSnapshot(name="Ann")))
         await write_turns(memory, 1, 5)

@@ -279,7 +279,7 @@ async def test_a_request_with_an_invalid_agent_name_fails_once(play: Play) -> No
     assert failed.error.startswith("not-found") and ended.code == "not-found"
 
 
-async def test_a_tool_of_another_agent_is_refused_and_the_model_is_told(play: Play, model: OpenAIServer) -> None:
+async def test_a_tool_of_another_agent_is_refused_with_an_error_for_the_model(play: Play, model: OpenAIServer) -> None:
     model.reply(tool_calls=[("polish_essay", {"essay_id": "e1"})])
     model.reply("I cannot polish it.")
     async with play() as stage:

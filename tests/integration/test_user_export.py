@@ -46,7 +46,7 @@ async def exported(stage: Stage, user: str, level: SanitiseLevel | None = Saniti
     return document
 
 
-async def test_everything_of_a_person_is_in_one_document_and_nothing_of_others(stage: Stage) -> None:
+async def test_an_export_contains_everything_of_a_person_and_nothing_of_others(stage: Stage) -> None:
     for user in ("ann", "bob"):
         await stage.runtime.log.append_many(conversation(user, 4))
         of_memories = {"memories": ((UUID(int=1),),), "lines": (UUID(int=1),), "derivation": DERIVED}

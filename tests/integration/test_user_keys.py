@@ -36,7 +36,7 @@ def play(nats_url: str, database_url: str) -> Play:
     return player(nats_url, database_url, ["projectors"])
 
 
-async def test_a_user_gets_one_key_however_many_ask_first(
+async def test_a_user_gets_one_key_even_if_several_ask_at_once(
     db: Connection, database_url: str, key_stream: KeyStream
 ) -> None:
     async with store_on(key_stream, database_url) as one, store_on(key_stream, database_url) as two:

@@ -69,7 +69,7 @@ async def test_an_event_is_delivered_signed_and_without_the_users_words(serve: S
         assert (await ann.get("/api/operations/webhooks")).json() == []
 
 
-async def test_an_event_that_was_given_up_is_listed_sent_again_and_dropped(serve: Serve) -> None:
+async def test_an_undeliverable_event_is_listed_sent_again_and_dropped(serve: Serve) -> None:
     async with receiver() as target, serve(**LOOPBACK) as api, api.client(role="admin") as ann:
         place, at = (api.runtime, "default"), "/api/operations/webhooks/crm/failures"
         await webhooks.create_webhook(*place, "crm", target.url, content=True)

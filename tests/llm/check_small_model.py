@@ -93,7 +93,7 @@ def support_team(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("support_team")
-def test_a_team_runs_without_an_error_whatever_the_model_says(turnlog: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_team_runs_without_an_error_for_any_model_output(turnlog: Any, capsys: pytest.CaptureFixture[str]) -> None:
     for question in TEAM_QUESTIONS:
         answered = json.loads(turnlog("chat", "shop", "--user", "ann", "--message", question, "--json"))
         with capsys.disabled():

@@ -106,7 +106,7 @@ async def test_a_question_is_asked_once_more_after_a_refusal_and_a_lost_connecti
         assert await questions() == ["What is my dog called?"]
 
 
-async def test_a_question_whose_answer_failed_is_asked_anew(browser: Browser, api: Api, model: MemoryServer) -> None:
+async def test_a_question_whose_answer_failed_is_asked_again(browser: Browser, api: Api, model: MemoryServer) -> None:
     model.fail(400)
     async with signed_in(browser, api, "#/threads/dogs") as page:
         await page.get_by_role("textbox", name="Write a message").fill("What is my dog called?")

@@ -106,7 +106,7 @@ def test_a_forged_token_is_refused(case: str) -> None:
     assert refused.value.code == "unauthenticated"
 
 
-def test_an_expired_token_is_refused_with_a_code_of_its_own() -> None:
+def test_an_expired_token_is_refused_with_a_specific_code() -> None:
     with pytest.raises(TokenExpired) as refused:
         use(signed(exp=datetime.now(UTC) - HOUR))
     assert refused.value.code == "token-expired"

@@ -28,7 +28,7 @@ SCHOOLS = st.sampled_from(list(schools()))
 GPAS = st.floats(0, 4)
 
 
-def test_the_sample_has_as_many_rows_as_it_says_each_with_an_id_of_its_own() -> None:
+def test_the_sample_has_its_declared_number_of_rows_with_unique_ids() -> None:
     tables = [schools(), cases(), deadlines(), posts(), assessments(), applicants()]
     assert [len(table) for table in tables] == [60, 80, 200, 120, 20, 5]
     for table in tables:
@@ -91,7 +91,7 @@ def test_a_binding_round_raises_the_chance() -> None:
 
 
 @pytest.mark.parametrize(("probability", "name"), [(0.29, "reach"), (0.3, "match"), (0.7, "match"), (0.71, "safety")])
-def test_tiers_begin_where_the_prompt_says(probability: float, name: str) -> None:
+def test_tiers_begin_at_the_chances_that_the_prompt_states(probability: float, name: str) -> None:
     assert tier(probability) == name
 
 

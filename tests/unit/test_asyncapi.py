@@ -70,7 +70,7 @@ def test_every_contract_is_a_channel_with_its_version() -> None:
         assert schema["properties"]["dataschema"]["const"] == f"urn:turnlog:{name}:{version}"
 
 
-def test_progress_channel_is_where_tokens_stream() -> None:
+def test_the_progress_channel_matches_the_subject_of_streamed_tokens() -> None:
     address = made()["channels"]["progress"]["address"]
     assert address.format(tenant="acme", thread="t1", request="r1") == progress_subject("acme", "t1", "r1")
     assert made()["components"]["schemas"]["ProgressStep"]["properties"]["kind"]["enum"] == list(Kind.__args__)

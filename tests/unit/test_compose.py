@@ -121,7 +121,7 @@ def test_workers_start_only_when_all_servers_are_healthy() -> None:
         assert one["depends_on"] == {name: {"condition": "service_healthy"} for name in servers}
 
 
-def test_every_server_keeps_its_data_in_a_volume_of_its_own() -> None:
+def test_every_server_keeps_its_data_in_a_separate_volume() -> None:
     kept = [volume.split(":")[0] for one in compose()["services"].values() for volume in one.get("volumes", ())]
     assert sorted(kept) == sorted(compose()["volumes"]) and len(kept) == len(set(kept))
 

@@ -34,7 +34,7 @@ def test_an_old_pair_is_shown_first_in_tier_two_and_the_receipt_lists_it() -> No
     assert not {remark.seq for remark in built.dropped}.intersection(pair)
 
 
-def test_everything_stays_in_the_order_of_time_whatever_the_order_of_relevance() -> None:
+def test_relevant_turns_stay_in_the_order_of_time() -> None:
     messages = chat(60)
     built = context(messages, (messages[9].seq, messages[2].seq, messages[5].seq))
     shown = seqs(built, "2") + seqs(built, "3")
@@ -71,7 +71,7 @@ def test_when_everything_fits_everything_is_sent_unchanged() -> None:
     assert context(messages, (messages[0].seq,)).messages == context(messages).messages
 
 
-def test_a_pruned_turn_that_came_back_stands_between_the_summary_and_the_rest() -> None:
+def test_a_recalled_pruned_turn_is_between_the_summary_and_the_rest() -> None:
     messages = chat(3)
     more: dict[str, Any] = {"summary": Summary("Before."), "pruned_through_seq": messages[1].seq}
     built = context([messages[0], *messages[2:]], (messages[0].seq,), **more)

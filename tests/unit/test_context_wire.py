@@ -90,11 +90,11 @@ def test_a_speaker_the_api_can_name_is_named(name: str, sent: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["小明", "Zoë", "b" * 65, "???"])
-def test_any_other_speaker_stands_before_the_text(name: str) -> None:
+def test_any_other_speaker_is_named_before_the_text(name: str) -> None:
     assert wire(user("你好", name=name)) == [{"role": "user", "content": f"{name}: 你好"}]
 
 
-def test_a_speaker_stands_before_an_image_too() -> None:
+def test_the_speaker_is_named_before_an_image_too() -> None:
     [message] = wire(user([image("u"), image("v")], name="小明"))
     assert message["content"][0] == {"type": "text", "text": "小明: "}
 

@@ -39,7 +39,7 @@ def judge(*memories: Any, named: tuple[Any, ...] = ()) -> ExtractionResult:
     return accepted_memories(TURNS, ModelAnswer(list(memories), list(named), "hash", Usage("p", "m")), KEYS)
 
 
-def test_a_memory_carries_the_quote_as_it_stands_in_the_turn() -> None:
+def test_a_memory_quotes_the_exact_words_of_the_turn() -> None:
     looked = judge(memory("Works at a bakery", "took the position at the bakery. It pays", turn=1))
     [one] = looked.findings
     assert one.source.quote == "took the position at the bakery.  It pays"
@@ -47,7 +47,7 @@ def test_a_memory_carries_the_quote_as_it_stands_in_the_turn() -> None:
     assert (one.origin, one.source.seq) == ("llm", 1)
 
 
-def test_a_quote_counts_in_whichever_turn_it_stands() -> None:
+def test_a_quote_may_be_in_any_turn_of_the_batch() -> None:
     [one] = judge(memory("对花生过敏", "对花生过敏", turn=1)).findings
     assert one.source.seq == 2
     [one] = judge(memory("对花生过敏", "我对花生过敏", turn=99)).findings
@@ -220,7 +220,7 @@ def test_an_entity_that_was_named_twice_is_one_with_two_sources() -> None:
     assert len(stanford.sources) == 2
 
 
-def test_a_quote_is_found_whatever_its_spaces_and_width() -> None:
+def test_a_quote_is_found_regardless_of_spaces_and_width() -> None:
     text = "Well,  ＧＰＡ：３．８\nand\tmore"
     assert find_passage(text, "GPA:3.8 and") == "ＧＰＡ：３．８\nand"
     assert find_passage(text, "GPA:3.9") is None

@@ -63,7 +63,7 @@ def test_a_memory_lives_as_long_as_its_rule_says_from_when_it_was_said() -> None
     assert abs(gpa.source.said_at - FIRST_TURN_AT) < timedelta(hours=1)
 
 
-def test_the_quote_is_the_sentence_as_it_stands_in_the_turn() -> None:
+def test_the_quote_is_the_exact_sentence_of_the_turn() -> None:
     text = "Well…  I'm back!  我叫张伟，很高兴认识你。 I live in\tBerlin, and you?"
     looked = apply_rules(text)
     assert [one.source.quote for one in looked.findings] == ["我叫张伟，很高兴认识你。", "I live in\tBerlin, and you?"]

@@ -62,7 +62,7 @@ def test_an_answer_that_an_open_breaker_prevented_may_be_asked_for_again(locale:
 
 
 @pytest.mark.parametrize("kind", [*FINAL[1:], ModelRefused, NotAnAPI, NoEmbeddings, InvalidToken])
-def test_a_person_is_not_told_to_ask_again_where_that_does_not_help(kind: type[TurnlogError]) -> None:
+def test_a_person_is_told_to_ask_again_only_if_that_helps(kind: type[TurnlogError]) -> None:
     said = {locale: fallback_of(NoAnswer("why", kind.code), locale) for locale in get_args(Locale)}
     assert {(one.should_retry, one.retry_after_s) for one in said.values()} == {(False, None)}
     assert said["zh"].message != said["en"].message and "try again" not in said["en"].message.lower()

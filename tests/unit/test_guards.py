@@ -275,7 +275,7 @@ def test_every_package_says_that_it_is_typed() -> None:
     assert [folder for folder in folders if not (ROOT / folder / "py.typed").exists()] in ([], ["migrations"])
 
 
-def test_only_these_tests_start_servers_of_their_own() -> None:
+def test_only_these_tests_start_separate_servers() -> None:
     tests = ROOT / "tests"
     found = {
         str(path.relative_to(tests)) for path in tests.rglob("test_*.py") if STARTS_SERVERS.search(path.read_text())

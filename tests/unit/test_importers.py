@@ -48,7 +48,7 @@ def test_an_import_id_is_a_version_7_uuid_that_begins_with_the_event_time() -> N
     assert made == import_id("default", "t", "D1:1", TIME)
 
 
-def test_import_ids_differ_by_tenant_thread_and_key_even_where_these_run_together() -> None:
+def test_import_ids_differ_by_tenant_thread_and_key_even_if_their_concatenations_are_equal() -> None:
     places = [("a", "bc", "d"), ("ab", "c", "d"), ("a", "b", "cd"), ("a", "bc", "e"), ("", "abc", "d")]
     assert len({import_id(*place, TIME) for place in places}) == len(places)
 

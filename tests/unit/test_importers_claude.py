@@ -72,7 +72,7 @@ def test_attached_files_are_named_with_the_text_that_was_extracted(tmp_path: Pat
     assert turn.data.content == tuple(TextBlock(text=text) for text in texts)
 
 
-def test_the_text_stands_for_missing_blocks_and_what_is_empty_is_left_out(tmp_path: Path) -> None:
+def test_the_text_replaces_missing_blocks_and_empty_messages_are_left_out(tmp_path: Path) -> None:
     found = items(
         tmp_path,
         conversation(message("1", "human", text="old form"), message("2", "assistant"), name=""),

@@ -87,7 +87,7 @@ def test_open_webuis_details_become_thinking_and_tool_calls(tmp_path: Path) -> N
     assert last == TextBlock(text='A <details type="reasoning"> never closed')
 
 
-def test_open_webuis_images_are_kept_where_they_can_be_opened(tmp_path: Path) -> None:
+def test_open_webuis_images_are_kept_if_they_can_be_opened(tmp_path: Path) -> None:
     files = [
         {"type": "image", "url": "data:image/png;base64,AAAA"},
         {"type": "image", "url": "/api/v1/files/1/content"},

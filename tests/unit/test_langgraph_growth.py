@@ -89,7 +89,7 @@ def test_a_list_that_only_grows_writes_each_item_once() -> None:
     assert len(table.rows) == 1
 
 
-def test_another_process_goes_on_in_a_list_of_its_own_that_begins_with_the_first() -> None:
+def test_another_process_continues_in_a_new_list_based_on_the_first() -> None:
     table = Table()
     mine = table.put(None, [1, 2, 3])
     theirs = Known(mine.source, [1, 2, 3])

@@ -184,6 +184,6 @@ def test_blocks_of_langchain_become_ours() -> None:
     assert said.content == [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "a dog"}]
 
 
-def test_a_message_whose_words_changed_is_counted_anew() -> None:
+def test_a_message_whose_words_changed_is_counted_again() -> None:
     before, after = (to_messages([HumanMessage(text, id="1")], "c")[0] for text in ("short", "now much longer"))
     assert before.event_id != after.event_id

@@ -80,7 +80,7 @@ def test_a_memory_that_lost_to_one_forgotten_since_ends_no_other() -> None:
     assert after.say(score("1400", 1.5)).valid == ["SAT 1400"]
 
 
-def test_a_merge_begins_anew_when_a_member_has_expired() -> None:
+def test_a_merge_starts_over_when_a_member_has_expired() -> None:
     tags = {"dedupe_key": "likes", "strategy": "MERGE"}
     after = decided([claim("tea", 0, expires_at=day(5), **tags), claim("cake", 9, **tags), claim("figs", 10, **tags)])
     assert after.valid[-1] == "cake; figs"

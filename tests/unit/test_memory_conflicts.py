@@ -183,7 +183,7 @@ def test_the_interval_of_a_forgotten_version_stays_empty() -> None:
     assert [after.on(n) for n in (1, 6, 9)] == [["GPA is 3.8"], [], ["GPA is 3.9"]]
 
 
-def test_the_same_words_without_a_key_are_confirmed_whatever_their_case_and_width() -> None:
+def test_the_same_words_without_a_key_are_confirmed_regardless_of_case_and_width() -> None:
     after = decided([claim("I like Tea.", 0), claim("i like ｔｅａ", 3)])
     assert (after.valid, len(after.rows[0].sources)) == (["I like Tea."], 2)
 

@@ -177,7 +177,7 @@ def test_a_day_that_does_not_exist_is_not_a_date() -> None:
     assert intervals("2023-02-31 and 2023年2月31日") == [("2023-02-01", "2023-03-01")]
 
 
-def test_days_begin_at_midnight_where_the_user_lives() -> None:
+def test_days_begin_at_midnight_in_the_users_timezone() -> None:
     late = datetime(2026, 11, 21, 18, tzinfo=UTC)  # this is the 22nd in Shanghai
     (found,) = dates_in("昨天", late, ZoneInfo("Asia/Shanghai"))
     assert found.from_time == datetime(2026, 11, 20, 16, tzinfo=UTC)

@@ -68,7 +68,7 @@ def test_an_entity_of_all_memories_does_not_count() -> None:
     assert (best.candidate.id.int, best.parts["entity"].value) == (7, 1.0)
 
 
-def test_a_named_time_counts_only_where_the_question_names_one() -> None:
+def test_a_named_time_counts_only_if_the_question_names_one() -> None:
     assert order(PLAIN, other(dated=True), by_time=True) == [2, 1]
     assert "time" not in fused([other(dated=True)], NOW)[0].parts
 

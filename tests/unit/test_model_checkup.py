@@ -70,7 +70,7 @@ async def test_without_a_language_model_only_the_embedding_is_tried(servers):
 
 
 @pytest.mark.parametrize(("scores", "ok"), [([0.9, 0.1], True), ([0.1, 0.9], False)])
-async def test_a_reranking_model_is_asked_once_where_one_is_configured(servers, scores, ok):
+async def test_a_reranking_model_is_asked_once_if_one_is_configured(servers, scores, ok):
     server = servers()
     server.rank([{"index": at, "relevance_score": score} for at, score in enumerate(scores)])
     models = make_models(

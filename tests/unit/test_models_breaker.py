@@ -22,7 +22,7 @@ def opened() -> tuple[Breaker, Clock]:
     return breaker, clock
 
 
-def test_a_success_in_between_starts_the_count_anew():
+def test_a_success_in_between_resets_the_count():
     breaker = Breaker("it", clock=Clock())
     for outcome in [breaker.failed] * 4 + [breaker.succeeded] + [breaker.failed] * 4:
         breaker.admit()

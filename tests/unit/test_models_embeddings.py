@@ -187,7 +187,7 @@ LACKING = {
 
 
 @pytest.mark.parametrize(("status", "said"), LACKING.values(), ids=LACKING)
-async def test_the_offline_model_serves_where_the_server_has_no_embeddings(
+async def test_the_offline_model_is_used_if_the_server_has_no_embeddings(
     default_embedder, server, caplog, status, said
 ):
     server.fail(status, message=said, on="embeddings")

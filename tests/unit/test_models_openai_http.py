@@ -85,7 +85,7 @@ async def test_the_connection_of_an_answer_that_was_read_to_its_end_is_used_agai
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 @pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
-async def test_events_are_read_however_their_bytes_are_cut_into_parts(size, line_end):
+async def test_events_are_read_in_parts_of_any_size(size, line_end):
     lines = [
         ": comment",
         "data: {1}",

@@ -50,7 +50,7 @@ def test_every_array_declares_its_items_and_no_two_models_share_a_title() -> Non
     assert len(titles) == len(set(titles)) > 100
 
 
-def test_every_operation_is_described_and_has_a_name_of_its_own() -> None:
+def test_every_operation_is_described_and_has_a_unique_name() -> None:
     operations = {
         (path, method): operation
         for path, of_path in document()["paths"].items()

@@ -32,7 +32,7 @@ def test_every_row_names_tests_that_exist() -> None:
         assert named <= known, f"{sorted(named - known)} do not exist: {row}"
 
 
-def test_every_degradation_test_stands_in_a_row() -> None:
+def test_every_degradation_test_is_in_a_row() -> None:
     named = set(NAMED.findall("\n".join(table())))
     assert existing("test_degradation*.py") <= named
 

@@ -82,7 +82,7 @@ def test_of_calls_with_the_same_arguments_the_first_is_kept() -> None:
     assert plan.left_out == (LeftOut("get_profile", "repeated"),)
 
 
-def test_every_call_gets_an_id_of_its_own() -> None:
+def test_every_call_gets_a_unique_id() -> None:
     calls = [ToolCall(id=id_, name="get_profile", arguments="{}") for id_ in ("call_2", "", "c", "c", "x")]
     named = with_own_ids(calls, {"x"})
     ids = [known.id for known in named]
@@ -111,7 +111,7 @@ def test_a_plan_has_at_most_sixteen_steps() -> None:
 
 
 @pytest.mark.parametrize("arguments", ["{", "[]", "3", "null", '"text"', "[" * 2000, '{"a":' * 40 + "1" + "}" * 40])
-def test_arguments_that_are_no_json_object_make_a_failed_step(arguments: str) -> None:
+def test_arguments_that_are_not_a_json_object_make_a_failed_step(arguments: str) -> None:
     plan = read_plan("", [call("get_profile", arguments), call("search_schools")])
     assert plan.steps[0].error is not None and plan.steps[0].error.startswith("the arguments are not a JSON object")
     assert plan.steps[1].error is None

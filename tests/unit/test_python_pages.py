@@ -35,7 +35,7 @@ def test_the_page_has_calls() -> None:
 
 
 @pytest.mark.parametrize("face", [Memory, Thread])
-def test_every_method_stands_on_the_page_of_the_package(face: type) -> None:
+def test_every_method_is_on_the_page_of_the_package(face: type) -> None:
     page = (DOCS / "python.md").read_text("utf-8")
     methods = [name for name, _ in inspect.getmembers(face, inspect.isfunction) if not name.startswith("_")]
     assert [name for name in methods if f"{name}(" not in page] == []

@@ -84,7 +84,7 @@ def test_the_time_named_by_a_question_is_not_one_of_its_words() -> None:
     assert terms(part.undated) == terms("What did Ann adopt ?")
 
 
-def test_the_line_for_a_model_is_in_the_language_of_the_question_and_only_where_confidence_is_low() -> None:
+def test_the_warning_is_in_the_language_of_the_question_and_only_for_low_confidence() -> None:
     index = scope(*TALK)
     asked = "What did Ann study at university in Oslo?"
     unsure = evidence(asked, index)

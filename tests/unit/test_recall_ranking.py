@@ -274,7 +274,7 @@ def test_the_form_of_a_long_turn_counts_in_talk_between_people_and_less_with_an_
     assert parts[2]["question"] < parts[5]["question"] < 0 < parts[5]["detail"] < parts[2]["detail"]
 
 
-def test_the_assistants_words_count_fully_where_they_are_asked_for_and_not_where_the_users_are() -> None:
+def test_the_weight_of_the_assistants_words_follows_the_requested_speaker() -> None:
     index = scope(f"assistant: a plan {'for your budget ' * 40}", "user: my budget", threads=["a", "b"])
     scores = {}
     for words_of in ("anyone", "people", "user"):

@@ -37,7 +37,7 @@ def test_full_history_is_every_turn_as_lines_of_user_and_assistant() -> None:
     assert found.history == found.full_history == expected
 
 
-def test_a_summary_stands_before_the_turns_of_the_segment() -> None:
+def test_a_summary_precedes_the_turns_of_the_segment() -> None:
     found = build_history("患者头晕。", exchanges(1), "", RULES, COUNTER)
     expected = "[Conversation Summary]\n患者头晕。\n\nUser: question 1 word\nAssistant: answer 1 word"
     assert found.history == expected
@@ -133,7 +133,7 @@ def test_blocks_show_text_images_and_tools_but_no_thinking() -> None:
     ]
 
 
-def test_a_result_without_its_call_has_a_line_of_its_own() -> None:
+def test_a_result_without_its_call_has_a_separate_line() -> None:
     assert shown([tool("gone", "42")]) == "Tool: [result: 42]"
 
 
@@ -150,7 +150,7 @@ def test_kept_turns_take_at_most_half_of_what_the_threshold_allows() -> None:
     assert sum(sizes[-kept:]) <= 96 < sum(sizes[-kept - 1 :])
 
 
-def test_one_huge_turn_is_kept_whatever_its_size() -> None:
+def test_one_huge_turn_of_any_size_is_kept() -> None:
     assert retained([exchange(1, "word " * 5_000)], 8, RULES, COUNTER) == 1
     assert retained([], 8, RULES, COUNTER) == 0
 

@@ -46,7 +46,7 @@ def test_any_key_of_a_tools_input_is_searched_and_numbers_too() -> None:
     assert found.content[0].input == {"id": "No. [redacted]", "of": {"thread": "[redacted]"}, "as": 48214}
 
 
-def test_short_words_are_struck_from_bytes_only_where_they_stand_alone() -> None:
+def test_short_words_are_struck_from_bytes_only_as_whole_words() -> None:
     long = b"\xd9a" + b"ann" + b"." * 94  # the byte that encodes its length is a letter
     raw = b"\x82\xa7channel\xa3Ann\xa1x" + long
     blob = Blob(channel="x", version="1", encoding="msgpack", data=b64encode(raw).decode())

@@ -115,7 +115,7 @@ def test_tenant_and_thread_choose_the_partition() -> None:
 
 
 @given(st.lists(THREADS, unique=True, max_size=20))
-def test_every_thread_has_a_key_of_its_own_that_a_bucket_takes(threads: list[str]) -> None:
+def test_every_thread_has_a_unique_key_that_is_valid_in_a_bucket(threads: list[str]) -> None:
     keys = {session_key("acme", thread) for thread in threads}
     assert len(keys) == len(threads)
     assert all(re.fullmatch(r"acme\.[-/_=a-zA-Z0-9]+", key) for key in keys)

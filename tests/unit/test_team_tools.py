@@ -250,7 +250,7 @@ async def test_a_mistake_is_not_retried() -> None:
     assert tries == 1
 
 
-async def test_a_tool_that_takes_too_long_is_given_up() -> None:
+async def test_a_tool_that_takes_too_long_is_abandoned() -> None:
     @tool(timeout_s=0.01)
     async def slow() -> None:
         """Never ends."""
