@@ -37,13 +37,13 @@ async def sql(
         views = await analysis.views(rt, rt.settings.tenant)
         lines = Table(["VIEW", "COLUMNS"], [[name, ", ".join(columns)] for name, columns in views.items()])
         return Result(views, lines)
-    found = await analysis.query(rt, rt.settings.tenant, query, limit)
-    if found.hides:
+    result = await analysis.query(rt, rt.settings.tenant, query, limit)
+    if result.hides:
         warn(f"row security hides the rows of other tenants; these are of {rt.settings.tenant!r} (--tenant)")
-    if found.more:
+    if result.more:
         warn(f"there are more than {limit:,} rows (--limit)")
-    rows = [dict(zip(found.columns, to_jsonable_python(row), strict=True)) for row in found.rows]
-    return Result(rows, found.csv().rstrip("\n").split("\n") if csv else _table(found.columns, found.rows))
+    rows = [dict(zip(result.columns, to_jsonable_python(row), strict=True)) for row in result.rows]
+    return Result(rows, result.csv().rstrip("\n").split("\n") if csv else _table(result.columns, result.rows))
 
 
 @command(app)
@@ -52,19 +52,19 @@ async def activity(
     hours: Annotated[int, typer.Option(min=1, max=8_784, help="How many hours back.")] = 24,
 ) -> Result:
     """Events, turns, tokens and errors of each hour (UTC), as the role `analytics` counts them from the log."""
-    found = await activities.activity(rt, rt.settings.tenant, hours)
-    return Result(found, _hours(found) if found else "no events were counted; `turnlog up` counts them while it runs")
+    rows = await activities.activity(rt, rt.settings.tenant, hours)
+    return Result(rows, _hours(rows) if rows else "no events were counted; `turnlog up` counts them while it runs")
 
 
-def _hours(found: "Sequence[HourOfType]") -> Table:
+def _hours(counts: "Sequence[HourOfType]") -> Table:
     by_hour = defaultdict[datetime, list["HourOfType"]](list)
-    for each in found:
+    for each in counts:
         by_hour[each.hour].append(each)
     rows = []
     for hour, types in by_hour.items():
-        asked, answered = (sum(one.events for one in types if one.role == role) for role in ("user", "assistant"))
+        asked, answered = (sum(kind.events for kind in types if kind.role == role) for role in ("user", "assistant"))
         names = ("events", "tokens_in", "tokens_out", "errors")
-        events, *rest = (sum(getattr(one, name) for one in types) for name in names)
+        events, *rest = (sum(getattr(kind, name) for kind in types) for name in names)
         rows.append([minute(hour), *(f"{count:,}" for count in (events, asked, answered, *rest))])
     return Table(["HOUR", "EVENTS", "ASKED", "ANSWERED", "TOKENS IN", "TOKENS OUT", "ERRORS"], rows)
 

@@ -29,8 +29,8 @@ async def archive(
 ) -> Result:
     """Move cold conversations of all tenants into files; reading one restores it."""
     if dry_run:
-        found = await use_case.list_cold_conversations(rt, older_than)
-        return Result(found, _cold_lines(found, rt.settings.tenant))
+        cold = await use_case.list_cold_conversations(rt, older_than)
+        return Result(cold, _cold_lines(cold, rt.settings.tenant))
     with progress("archiving") as update:
         made = await use_case.archive_conversations(rt, older_than, update)
     left = f", left out {made.left_out:,}" if made.left_out else ""
@@ -45,9 +45,9 @@ async def restore(rt: Runtime, thread: Annotated[str, typer.Argument()]) -> Resu
     return Result(made, f"{made.thread} {'is back' if made.restored else 'is not in the archive'}")
 
 
-def _cold_lines(found: "list[Cold]", own: str) -> Iterator[str]:
+def _cold_lines(cold: "list[Cold]", own: str) -> Iterator[str]:
     """Yields a line for each conversation, with its tenant unless that is `own`."""
-    for one in found:
-        tenant = "" if one.tenant == own else f"  ({one.tenant})"
-        yield f"{one.last_active_at:%Y-%m-%d %H:%M}  {one.message_count:>7,}  {one.thread}{tenant}"
-    yield f"{len(found):,} would be archived"
+    for thread in cold:
+        tenant = "" if thread.tenant == own else f"  ({thread.tenant})"
+        yield f"{thread.last_active_at:%Y-%m-%d %H:%M}  {thread.message_count:>7,}  {thread.thread}{tenant}"
+    yield f"{len(cold):,} would be archived"

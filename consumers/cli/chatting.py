@@ -208,15 +208,16 @@ def _show_forgotten(gone: "ForgottenAsAsked | None", user: str, locale: "Locale"
         en = "What was said stays, and reaches the model with the history; `turnlog redact` strikes it"
         warn(zh if is_chinese else en)
     if not gone.done:
-        found, whose = len(gone.named), f"--user {user}"
-        listed, one, every = f"`turnlog memories {whose}`", f"`turnlog forget {whose} ID`", f"`turnlog clear {whose}"
+        count, whose = len(gone.named), f"--user {user}"
+        listed, every = f"`turnlog memories {whose}`", f"`turnlog clear {whose}"
         if gone.words is None:
             zh = f"{every} --memories` 忘记所有记忆，`turnlog erase {whose}` 抹除此人的全部内容"
             en = f"{every} --memories` forgets all memories, `turnlog erase {whose}` erases all of the person"
         else:
-            fit = f"{found} 条记忆" if found else "没有记忆"
-            zh = f"{fit}符合“{gone.words}”。{listed} 列出记忆，{one} 忘记其中一条"
-            en = f"{found or 'no'} memories fit “{gone.words}”. {listed} lists them, {one} forgets one"
+            fit = f"{count} 条记忆" if count else "没有记忆"
+            forget_one = f"`turnlog forget {whose} ID`"
+            zh = f"{fit}符合“{gone.words}”。{listed} 列出记忆，{forget_one} 忘记其中一条"
+            en = f"{count or 'no'} memories fit “{gone.words}”. {listed} lists them, {forget_one} forgets one"
         warn(f"没有忘记任何内容：{zh}" if is_chinese else f"Nothing is forgotten: {en}")
 
 
@@ -231,8 +232,8 @@ class Questions:
         self._waiting: Conflict | None = None
 
     async def put(self) -> None:
-        found = await memories.list_conflicts(self._runtime, *self._whose)
-        self._waiting = next((one for one in found if one.conflict_id not in self._put), None)
+        conflicts = await memories.list_conflicts(self._runtime, *self._whose)
+        self._waiting = next((conflict for conflict in conflicts if conflict.conflict_id not in self._put), None)
         if self._waiting:
             self._put.add(self._waiting.conflict_id)
             warn(f"{self._waiting.question} (new 新 / old 旧 / both 都)")

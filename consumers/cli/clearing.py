@@ -44,13 +44,14 @@ async def clear(
     return Result(made, [*_lines(made, "is cleared of"), left])
 
 
-def _lines(found: "personal_data.Clearing", has: str) -> Iterator[str]:
+def _lines(clearing: "personal_data.Clearing", has: str) -> Iterator[str]:
     parts = {
-        counted(found.memories, "memory", "memories"): found.memories,
-        counted(len(found.conversations), "conversation"): found.conversations,
-        counted(found.entities, "entity", "entities"): found.entities,
+        counted(clearing.memories, "memory", "memories"): clearing.memories,
+        counted(len(clearing.conversations), "conversation"): clearing.conversations,
+        counted(clearing.entities, "entity", "entities"): clearing.entities,
     }
     named = ", ".join(part for part, there in parts.items() if there)
-    yield f"user {found.user} {has} {named or 'none of these'}"
-    if found.kept:
-        yield f"conversations in which others speak stay: {', '.join(found.kept)}; `turnlog threads delete` removes one"
+    yield f"user {clearing.user} {has} {named or 'none of these'}"
+    if clearing.kept:
+        kept = ", ".join(clearing.kept)
+        yield f"conversations in which others speak stay: {kept}; `turnlog threads delete` removes one"

@@ -39,8 +39,8 @@ async def undone(rt: Runtime, compaction: UUID, user: User) -> Result:
     return Result(made, f"{counted(len(made.memories), 'memory', 'memories')} valid again")
 
 
-def _line(one: "Compaction") -> str:
-    alike = f"similarity {one.similarity:.2f}" if one.similarity else ""
-    members = counted(len(one.members), "memory", "memories")
-    about = (str(one.event_id), f"{one.compacted_at:%Y-%m-%d %H:%M}", members, one.method)
-    return "  ".join(filter(None, (*about, "taken back" if one.undone else alike)))
+def _line(compaction: "Compaction") -> str:
+    alike = f"similarity {compaction.similarity:.2f}" if compaction.similarity else ""
+    members = counted(len(compaction.members), "memory", "memories")
+    about = (str(compaction.event_id), f"{compaction.compacted_at:%Y-%m-%d %H:%M}", members, compaction.method)
+    return "  ".join(filter(None, (*about, "taken back" if compaction.undone else alike)))

@@ -34,8 +34,11 @@ def _known(ctx: typer.Context, kind: Literal["thread", "user"]) -> list[tuple[st
         here = servers.status(settings.home)
         if (here.nats and here.postgres) or (settings.nats_url and settings.database_url):
             listed = asyncio.run(_threads(settings, ctx.params.get("tenant") or settings.tenant))
-            found = {(one.thread, one.label or "") if kind == "thread" else (one.user or "", "") for one in listed}
-            return sorted(item for item in found if item[0])
+            candidates = {
+                (thread.thread, thread.label or "") if kind == "thread" else (thread.user or "", "")
+                for thread in listed
+            }
+            return sorted(item for item in candidates if item[0])
     return []
 
 

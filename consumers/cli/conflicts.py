@@ -22,8 +22,8 @@ async def conflicts(
     rt: Runtime, user: User, every: Annotated[bool, typer.Option("--all", help="Answered ones too.")] = False
 ) -> Result:
     """List contradictions that wait for the user's decision."""
-    found = await memories.list_conflicts(rt, rt.settings.tenant, user, every)
-    return rows(found, lambda one: _lines(one, user), "no question is open")
+    listed = await memories.list_conflicts(rt, rt.settings.tenant, user, every)
+    return rows(listed, lambda conflict: _lines(conflict, user), "no question is open")
 
 
 @command(app)

@@ -27,7 +27,7 @@ T = TypeVar("T")
 LAST_SEQ = 2**63 - 1
 # Control characters, except line breaks and tabs, and characters that reorder a line are shown as U+FFFD.
 _UNSHOWN = {
-    place: "\ufffd" for place in (*range(32), *range(127, 160), *range(0x202A, 0x202F)) if chr(place) not in "\n\t"
+    code: "\ufffd" for code in (*range(32), *range(127, 160), *range(0x202A, 0x202F)) if chr(code) not in "\n\t"
 }
 
 
@@ -78,12 +78,12 @@ class Words(Console):
     """Prints what people said without control characters, because an escape sequence could control the terminal."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        for one in super().render(renderable, options):
-            yield one if one.control else Segment(shown(one.text), one.style)
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(shown(segment.text), segment.style)
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Breaks lines on a terminal only, and never within a word, such as a key; `:dog:` stays as it is."""
-        words = (word for one in objects if isinstance(one, str | Text) for word in str(one).split())
+        words = (word for text in objects if isinstance(text, str | Text) for word in str(text).split())
         is_whole = not self.is_terminal or any(cell_len(word) > self.width for word in words)
         options = {"soft_wrap": is_whole, "emoji": False} | options
         super().print(*objects, **options)
@@ -103,15 +103,15 @@ def check_given(kind: str, value: str | None) -> None:
         check_id(kind, value)
 
 
-def json_object(option: str, given: str | None) -> Any:
+def json_object(option: str, text: str | None) -> Any:
     """Returns the JSON object of an option; None if it is null or was not given. Raises BadOption."""
     try:
-        found = None if given is None else json.loads(given)
+        value = None if text is None else json.loads(text)
     except ValueError as error:
         raise BadOption(f"{option} is not JSON: {error}") from None
-    if not isinstance(found, dict | None):
+    if not isinstance(value, dict | None):
         raise BadOption(f"{option} is not a JSON object")
-    return found
+    return value
 
 
 def pretty(document: Any) -> str:
@@ -150,14 +150,14 @@ class Result:
 
 
 def rows(
-    found: Sequence[T],
+    items: Sequence[T],
     show: Callable[[T], str | Iterable[str | Text]],
     none: str | None = None,
-    document: Callable[[T], Any] = lambda row: row,
+    document: Callable[[T], Any] = lambda item: item,
 ) -> Result:
     """Returns a result of several rows, each of one line or more. none: the sentence if there are no rows."""
-    lines = [line for row in found for line in _lines(show(row))]
-    return Result([document(row) for row in found], lines if found or none is None else none)
+    lines = [line for item in items for line in _lines(show(item))]
+    return Result([document(item) for item in items], lines if items or none is None else none)
 
 
 def columns(counts: Mapping[str, int]) -> Iterator[str]:

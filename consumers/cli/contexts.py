@@ -49,17 +49,17 @@ async def context(
 @command(app, projecting=False)
 async def receipts(rt: Runtime, thread: Thread) -> Result:
     """Show what the model saw for each answer of a thread; `turnlog context THREAD --as-of SEQ` shows it in full."""
-    found = await contexts.list_receipts(rt, rt.settings.tenant, thread)
-    return table(found, _RECEIPT_COLUMNS, "no answer was made in this thread yet", _receipt_document)
+    rows = await contexts.list_receipts(rt, rt.settings.tenant, thread)
+    return table(rows, _RECEIPT_COLUMNS, "no answer was made in this thread yet", _receipt_document)
 
 
-def _receipt_document(one: "contexts.ReceiptFound") -> dict[str, Any]:
+def _receipt_document(row: "contexts.ReceiptFound") -> dict[str, Any]:
     """Returns the receipt as stored, with the sequence, thread and time of its event."""
-    return {"seq": one.seq, "thread": one.thread, "time": one.time} | one.receipt.model_dump(mode="json")
+    return {"seq": row.seq, "thread": row.thread, "time": row.time} | row.receipt.model_dump(mode="json")
 
 
-def _used(one: "contexts.ReceiptFound") -> str:
-    receipt = one.receipt
+def _used(row: "contexts.ReceiptFound") -> str:
+    receipt = row.receipt
     tiers = ", ".join(f"{'all' if t.tier == 'all' else f'tier {t.tier}'} {t.tokens:,}" for t in receipt.tiers)
     dropped = f"  {receipt.dropped.count:,} left out" if receipt.dropped.count else ""
     return f"{tiers} of {receipt.budget:,} tokens{dropped}"

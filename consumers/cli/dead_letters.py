@@ -38,8 +38,8 @@ async def list_(rt: Runtime, projection: Only = None) -> Result:
 @command(below, tenant=False, projecting=False)
 async def show(rt: Runtime, seq: Seq) -> Result:
     """Show the stored event at a sequence, and why it is parked."""
-    found = await dead_letters.show_dead_letter(rt, seq)
-    document = {**found.line.document(), "dead_letters": found.letters}
+    parked = await dead_letters.show_dead_letter(rt, seq)
+    document = {**parked.line.document(), "dead_letters": parked.letters}
     return Result(document, pretty(document))
 
 

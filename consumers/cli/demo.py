@@ -56,8 +56,8 @@ app = commands()
 async def demo(settings: Settings, keep: Annotated[bool, typer.Option(help="Keep the demo's data.")] = False) -> Result:
     """Watch a demonstration: turns → events → rows → context → answer, a killed projector, a run of a team of agents,
     and a rebuild that gives equal rows."""
-    found = await demonstrate(settings, keep, (lambda text: None) if given().json else (lambda text: say([text])))
-    return Result(found, (), code=int(not found["ok"]))
+    report = await demonstrate(settings, keep, (lambda text: None) if given().json else (lambda text: say([text])))
+    return Result(report, (), code=int(not report["ok"]))
 
 
 async def demonstrate(settings: Settings, keep: bool, say: Say) -> dict[str, Any]:
@@ -118,7 +118,7 @@ class Demonstration:
     async def _publish_while_dead(self, part: Sequence[Event]) -> None:
         self._head("2  The projector is killed (SIGKILL), and turns go on", "nothing that was acknowledged is lost")
         await self._runtime.log.append_many(part)
-        behind = max(one.behind for one in await projection_lag(self._runtime))
+        behind = max(projection.behind for projection in await projection_lag(self._runtime))
         self._say(f"   {counted(len(part), 'more event')} on the log; the read models are {behind} behind")
 
     async def _catch_up(self) -> None:
@@ -193,7 +193,7 @@ class Demonstration:
             "consumers/workers/answering.py: recall_memory, stream, answer, receipt",
         )
         for language in ("en", "zh"):
-            question = next(one for one in load_questions() if one.language == language)
+            question = next(question for question in load_questions() if question.language == language)
             self._say(f"   > {question.question}")
             tenant = self._runtime.settings.tenant
             async for piece in ask(self._runtime, tenant, THREAD, question.question, user=USER):

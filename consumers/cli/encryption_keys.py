@@ -18,8 +18,8 @@ below = group(app, "encryption-key", "Manage the keys that encrypt users' words 
 @command(below, tenant=False, projecting=False)
 async def status(rt: Runtime) -> Result:
     """Show which key-encryption key is in use, and how many keys of users it wraps."""
-    found = await key_status.key_status(rt)
-    return Result(found, _status_lines(found))
+    keys = await key_status.key_status(rt)
+    return Result(keys, _status_lines(keys))
 
 
 @command(below, "new-kek", tenant=False)
@@ -44,13 +44,13 @@ async def rewrap(rt: Runtime) -> Result:
     return Result(made, f"{wrapped}; all are under key-encryption key {made.kek}")
 
 
-def _status_lines(found: "key_status.KeyStatus") -> Iterator[str]:
-    if found.kek is None:
+def _status_lines(status: "key_status.KeyStatus") -> Iterator[str]:
+    if status.kek is None:
         yield "Users' words in the log are not encrypted: there is no key-encryption key. Set TURNLOG_KEK to"
         yield "what `turnlog encryption-key new-kek` prints; what is said from then on is encrypted."
         return
-    yield f"key-encryption key {found.kek.id} from {found.kek.source}"
-    for one in found.keys:
-        old = "" if one.kek_id == found.kek.id else "  old: `turnlog encryption-key rewrap`"
-        counts = f"keys: {one.current:,} seal, {one.retired:,} only open, {one.destroyed:,} destroyed"
-        yield f"{one.kek_id}  {counted(one.users, 'user')}, {counts}{old}"
+    yield f"key-encryption key {status.kek.id} from {status.kek.source}"
+    for use in status.keys:
+        old = "" if use.kek_id == status.kek.id else "  old: `turnlog encryption-key rewrap`"
+        counts = f"keys: {use.current:,} seal, {use.retired:,} only open, {use.destroyed:,} destroyed"
+        yield f"{use.kek_id}  {counted(use.users, 'user')}, {counts}{old}"

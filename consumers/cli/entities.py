@@ -52,8 +52,8 @@ async def add(
     relation: Relations = None,
 ) -> Result:
     """Add an entity by hand."""
-    given = entities.EntityInput(type_, name, description, _attributes(attribute), _relations(relation))
-    made = await entities.add_entity(rt, rt.settings.tenant, user, given)
+    entity = entities.EntityInput(type_, name, description, _attributes(attribute), _relations(relation))
+    made = await entities.add_entity(rt, rt.settings.tenant, user, entity)
     return Result(made, table([made], _COLUMNS).lines)
 
 
@@ -68,38 +68,38 @@ async def update(
     relation: Relations = None,
 ) -> Result:
     """Add to an entity: a description or an attribute replaces the earlier one, relations add up."""
-    given = entities.EntityInput(type_, name, description, _attributes(attribute), _relations(relation))
-    made = await entities.update_entity(rt, rt.settings.tenant, user, given)
+    entity = entities.EntityInput(type_, name, description, _attributes(attribute), _relations(relation))
+    made = await entities.update_entity(rt, rt.settings.tenant, user, entity)
     return Result(made, table([made], _COLUMNS).lines)
 
 
-def _attributes(given: Sequence[str] | None) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in _pairs("--attribute", given):
+def _attributes(pairs: Sequence[str] | None) -> dict[str, Any]:
+    attributes: dict[str, Any] = {}
+    for name, value in _pairs("--attribute", pairs):
         try:
-            found[name] = loads(value)
+            attributes[name] = loads(value)
         except ValueError:
-            found[name] = value
-    return found
+            attributes[name] = value
+    return attributes
 
 
-def _relations(given: Sequence[str] | None) -> list[tuple[str, str]]:
-    return list(_pairs("--relation", given))
+def _relations(pairs: Sequence[str] | None) -> list[tuple[str, str]]:
+    return list(_pairs("--relation", pairs))
 
 
-def _pairs(option: str, given: Sequence[str] | None) -> Iterator[tuple[str, str]]:
-    for one in given or ():
-        name, sign, value = one.partition("=")
+def _pairs(option: str, pairs: Sequence[str] | None) -> Iterator[tuple[str, str]]:
+    for pair in pairs or ():
+        name, sign, value = pair.partition("=")
         if not sign or not name.strip() or not value.strip():
-            raise BadOption(f"{option} {one!r} cannot be read; write NAME=VALUE")
+            raise BadOption(f"{option} {pair!r} cannot be read; write NAME=VALUE")
         yield name.strip(), value.strip()
 
 
-def _about(one: "entities.EntityFound") -> str:
+def _about(entity: "entities.EntityFound") -> str:
     """Returns an entity's description, attributes and relations, one per line."""
-    attributes = (f"{name}: {value}" for name, value in one.attributes.items())
-    relations = (f"{relation['type']} → {relation['target']}" for relation in one.relations)
-    return "\n".join(filter(None, (" ".join((one.description or "").split()), *attributes, *relations)))
+    attributes = (f"{name}: {value}" for name, value in entity.attributes.items())
+    relations = (f"{relation['type']} → {relation['target']}" for relation in entity.relations)
+    return "\n".join(filter(None, (" ".join((entity.description or "").split()), *attributes, *relations)))
 
 
 _COLUMNS: dict[str, Callable[["entities.EntityFound"], Any]] = {

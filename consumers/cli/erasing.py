@@ -41,14 +41,14 @@ def _strings_of(strings: Path | None) -> list[str]:
     if strings is None:
         return []
     try:
-        found = [line.strip() for line in strings.read_text("utf-8-sig").splitlines() if line.strip()]
+        lines = [line.strip() for line in strings.read_text("utf-8-sig").splitlines() if line.strip()]
     except OSError as error:
         raise BadOption(f"--strings {strings} cannot be read: {error.strerror}. {_STRINGS}") from error
     except UnicodeDecodeError as error:
         raise BadOption(f"--strings {strings} is not text in UTF-8 (byte {error.start}). {_STRINGS}") from error
-    if not found:
+    if not lines:
         raise BadOption(f"--strings {strings} contains no string. {_STRINGS}")
-    return found
+    return lines
 
 
 @command(app, process="turnlog-erase", checks=_strings_of)
@@ -73,8 +73,8 @@ async def erase(
     If it is interrupted, run it again. Exit code 1 means that the search found something.
     """
     reach = erasing.erasure_reach(rt.settings, progress)
-    place = (rt.settings.tenant, user)
-    plan = await personal_data.plan_erasure(rt, *place, reach, namespace or (), _strings_of(strings))
+    owner = (rt.settings.tenant, user)
+    plan = await personal_data.plan_erasure(rt, *owner, reach, namespace or (), _strings_of(strings))
     if dry_run:
         return Result(_plan_document(plan), _plan_lines(plan))
     for line in () if yes else _plan_lines(plan):

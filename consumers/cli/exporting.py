@@ -71,9 +71,9 @@ async def export(
         raise BadOption("say what to export: a thread, or --user USER")
 
     async with composed.opened(settings) as runtime, composed.projecting(runtime):
-        found = await personal_data.export_thread(runtime, settings.tenant, thread, masked)
-    turns = found.turns
-    lines = list(importers.export_jsonl(turns, tenant=settings.tenant, thread=thread, label=found.label))
+        exported = await personal_data.export_thread(runtime, settings.tenant, thread, masked)
+    turns = exported.turns
+    lines = list(importers.export_jsonl(turns, tenant=settings.tenant, thread=thread, label=exported.label))
     if output is not None:
         with _whole_file(output) as file:
             file.write("".join(lines) if format == "jsonl" else pretty(importers.export_openai(turns)) + "\n")

@@ -33,21 +33,21 @@ async def extract(
     return rows(await extract_now.extract_memories(rt, rt.settings.tenant, thread, user, rules), _lines)
 
 
-def _lines(one: "extract_now.Extracted") -> Iterator[str | Text]:
-    yield Text(f"{one.thread}  user {one.user}", "bold")
-    for stage, progress in one.stages.items():
+def _lines(extracted: "extract_now.Extracted") -> Iterator[str | Text]:
+    yield Text(f"{extracted.thread}  user {extracted.user}", "bold")
+    for stage, progress in extracted.stages.items():
         if progress is not None:
             error = f"  {progress.error}" if progress.error else ""
             yield f"  {stage:<6} through {progress.through_seq}: {progress.stored} stored{error}"
 
 
-def _preview_lines(one: "extract_now.ExtractionPreview") -> Iterator[str | Text]:
-    yield Text(f"{one.thread}  user {one.user}", "bold")
-    for memory in one.memories:
+def _preview_lines(preview: "extract_now.ExtractionPreview") -> Iterator[str | Text]:
+    yield Text(f"{preview.thread}  user {preview.user}", "bold")
+    for memory in preview.memories:
         yield Text(f"  {memory.outcome:<9} {memory.kind:<10} {memory.content}", "green")
         yield f"            {memory.rule or memory.origin}, importance {memory.importance:g}, turn {memory.seq}"
         yield f"            “{' '.join(memory.quote.split())}”"
-    for rejected in one.rejected:
+    for rejected in preview.rejected:
         why = "  ".join(filter(None, (rejected.reason, rejected.rule, rejected.detail)))
         yield Text(f"  left out  {why}", "yellow")
         yield f"            “{' '.join(rejected.quote.split())[:200]}”"

@@ -111,9 +111,9 @@ def _read(path: Path) -> dict[str, Any]:
     """Returns the file's JSON object; {} if there is no file. Raises BadOption for any other content, so that it is not
     overwritten."""
     try:
-        found = json.loads(path.read_text("utf-8"))
-        if isinstance(found, dict):
-            return found
+        content = json.loads(path.read_text("utf-8"))
+        if isinstance(content, dict):
+            return content
         raise ValueError("it is not an object")
     except FileNotFoundError:
         return {}

@@ -45,24 +45,24 @@ async def run_by_hand(
     return Result(ran, said, code=int(bool(ran.errors)))
 
 
-def _time(given: str | None) -> datetime:
+def _time(text: str | None) -> datetime:
     """Returns the given time, in UTC if it has no offset; now for None. Raises InvalidTime."""
-    if given is None:
+    if text is None:
         return datetime.now(UTC)
     try:
-        found = datetime.fromisoformat(given)
+        time = datetime.fromisoformat(text)
     except ValueError:
-        raise InvalidTime(f"{given!r} is not a time; write it as in 2026-03-01T03:00:00+00:00") from None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+        raise InvalidTime(f"{text!r} is not a time; write it as in 2026-03-01T03:00:00+00:00") from None
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
-def _document(one: "job_states.JobState") -> dict[str, Any]:
+def _document(state: "job_states.JobState") -> dict[str, Any]:
     return {
-        "job": one.job,
-        "schedule": one.schedule,
-        "timezone": one.timezone,
-        "next_due_at": one.next_due_at,
-        "last": one.last.model_dump(mode="json", exclude={"type", "job"}) if one.last else None,
+        "job": state.job,
+        "schedule": state.schedule,
+        "timezone": state.timezone,
+        "next_due_at": state.next_due_at,
+        "last": state.last.model_dump(mode="json", exclude={"type", "job"}) if state.last else None,
     }
 
 

@@ -49,20 +49,20 @@ async def reset(rt: Runtime, user: Annotated[str, typer.Option("--user", "-u", h
     return Result(None, "the windows are empty")
 
 
-def _numbers(given: Sequence[str]) -> dict[str, float]:
+def _numbers(pairs: Sequence[str]) -> dict[str, float]:
     numbers: dict[str, float] = {}
-    for one in given:
-        name, _, number = one.partition("=")
+    for pair in pairs:
+        name, _, number = pair.partition("=")
         try:
             numbers[name.strip()] = float(number)
         except ValueError:
-            raise BadOption(f"{one!r} cannot be read; write NAME=NUMBER, such as user_per_minute=60") from None
+            raise BadOption(f"{pair!r} cannot be read; write NAME=NUMBER, such as user_per_minute=60") from None
     return numbers
 
 
-def _limits(found: "use_case.Limits") -> Result:
-    plans = {plan.upper(): lambda name, limits=limits: _number(limits[name]) for plan, limits in found.items()}
-    return Result(found, table(list(found["user"]), {"LIMIT": lambda name: name, **plans}).lines)
+def _limits(by_plan: "use_case.Limits") -> Result:
+    plans = {plan.upper(): lambda name, limits=limits: _number(limits[name]) for plan, limits in by_plan.items()}
+    return Result(by_plan, table(list(by_plan["user"]), {"LIMIT": lambda name: name, **plans}).lines)
 
 
 def _number(value: float) -> str:

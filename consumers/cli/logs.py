@@ -84,14 +84,14 @@ async def _asked(rt: Runtime, question: str, yes: bool) -> None:
     await confirm(question, yes)
 
 
-def _result(found: "log_identity.LogStatus") -> Result:
-    return Result(found, _lines(found), code=int(found.problem is not None))
+def _result(status: "log_identity.LogStatus") -> Result:
+    return Result(status, _lines(status), code=int(status.problem is not None))
 
 
-def _lines(found: "log_identity.LogStatus") -> Iterator[str]:
-    yield f"log   {found.log}, up to sequence {found.head:,}"
-    yield f"rows  {found.rows_from or 'of no log yet'}, up to sequence {found.rows_through:,}"
-    if found.kept_through is not None:
-        yield f"      rows up to sequence {found.kept_through:,} are kept from before this log was adopted"
-    if found.problem is not None:
-        yield f"FAIL  {found.problem}"
+def _lines(status: "log_identity.LogStatus") -> Iterator[str]:
+    yield f"log   {status.log}, up to sequence {status.head:,}"
+    yield f"rows  {status.rows_from or 'of no log yet'}, up to sequence {status.rows_through:,}"
+    if status.kept_through is not None:
+        yield f"      rows up to sequence {status.kept_through:,} are kept from before this log was adopted"
+    if status.problem is not None:
+        yield f"FAIL  {status.problem}"

@@ -86,8 +86,8 @@ async def show(
     user: Annotated[str | None, typer.Option("--user", "-u", help="Its user; not needed with a whole id.")] = None,
 ) -> Result:
     """Show a memory's history: every version with its validity and sources."""
-    found = await memories.memory_history(rt, rt.settings.tenant, user, which)
-    return Result(found, history_lines(found.history, found.memory))
+    memory = await memories.memory_history(rt, rt.settings.tenant, user, which)
+    return Result(memory, history_lines(memory.history, memory.memory))
 
 
 @command(below)
@@ -107,8 +107,8 @@ async def stats(
     rt: Runtime, user: Annotated[str | None, typer.Option("--user", "-u", help="Only this user's.")] = None
 ) -> Result:
     """Show how many memories are in each tier, how fresh and important they are, and what the decay job does next."""
-    found = await job_states.decay_stats(rt, rt.settings.tenant, user)
-    return Result(found, _stats_lines(found))
+    decay = await job_states.decay_stats(rt, rt.settings.tenant, user)
+    return Result(decay, _stats_lines(decay))
 
 
 @command(app)
@@ -126,8 +126,8 @@ async def remember(
     contradict it.
     """
     about = json_object("--metadata", metadata)
-    given = memory_changes.MemoryInput(text, kind, category, importance, _time(rt, expires_at), about)
-    made = await memory_changes.remember(rt, rt.settings.tenant, user, given)
+    memory = memory_changes.MemoryInput(text, kind, category, importance, _time(rt, expires_at), about)
+    made = await memory_changes.remember(rt, rt.settings.tenant, user, memory)
     if made.question:
         return Result(made, [made.question, f"`turnlog answer new --user {user}`, or old, or both"])
     return Result(made, f"{_SAID[made.what]}  {made.memory_id}")
@@ -167,15 +167,15 @@ async def forget(rt: Runtime, which: Which, user: User, yes: Yes = False) -> Res
     The turn in which it was said stays in its conversation, and its words still reach the model with the history:
     `turnlog redact` strikes them, `turnlog threads delete` removes a conversation, `turnlog erase` all of a person.
     """
-    place = (rt.settings.tenant, user)
-    row = await memories.find_memory(rt, *place, which)
+    owner = (rt.settings.tenant, user)
+    row = await memories.find_memory(rt, *owner, which)
     await confirm(f"Forget “{row.content}”? It cannot be undone", yes)
-    made = await memory_changes.forget_memory(rt, *place, str(row.id))
+    made = await memory_changes.forget_memory(rt, *owner, str(row.id))
     more = counted(len(made.forgotten) - 1, "version or copy", "versions and copies")
     forgot = f"forgot 1 memory{'' if len(made.forgotten) == 1 else f' and {more} of it'}"
-    lines = [forgot, *_said_in(row, await memories.list_memories(rt, *place))]
+    lines = [forgot, *_said_in(row, await memories.list_memories(rt, *owner))]
     if made.newer is not None:
-        newer = await memories.find_memory(rt, *place, str(made.newer))
+        newer = await memories.find_memory(rt, *owner, str(made.newer))
         command_line = f"`turnlog forget {newer.id} --user {shlex.quote(user)}`"
         lines.insert(1, f"a newer version stays: “{newer.content}”; {command_line} forgets it too")
     return Result(made, lines)
@@ -185,28 +185,28 @@ def _said_in(forgotten: "memories.MemoryView", held: "list[memories.MemoryView]"
     """Returns the turns in which a forgotten memory was said, and the memories whose quotes may contain its words."""
     if not forgotten.sources:
         return []
-    threads = sorted({one.thread for one in forgotten.sources})
-    turns = ", ".join(f"{one.thread} #{one.seq}" for one in forgotten.sources)
-    events = {one.event_id for one in forgotten.sources}
-    sharing = [one for one in held if any(source.event_id in events for source in one.sources)]
+    threads = sorted({source.thread for source in forgotten.sources})
+    turns = ", ".join(f"{source.thread} #{source.seq}" for source in forgotten.sources)
+    events = {source.event_id for source in forgotten.sources}
+    sharing = [memory for memory in held if any(source.event_id in events for source in memory.sources)]
     return [
         f"what was said stays, and reaches the model with the history, recall and exports: {turns}",
-        *(f"“{one.content}” was said there too, and its quote may hold the words" for one in sharing),
+        *(f"“{memory.content}” was said there too, and its quote may hold the words" for memory in sharing),
         f"`turnlog redact {forgotten.sources[0].thread} {forgotten.sources[0].seq} --words …` strikes its words, "
         f"`turnlog threads delete {threads[0]}` removes the conversation, "
         f"`turnlog erase --user {forgotten.user}` the person",
     ]
 
 
-def _stats_lines(found: "job_states.DecayStats") -> list[str]:
-    averages = f"importance {found.average_importance:.2f}, freshness {found.average_freshness:.2f} on average"
-    archives = f"archives {found.scheduled_for_archive:,}, deletes {found.scheduled_for_delete:,}"
+def _stats_lines(decay: "job_states.DecayStats") -> list[str]:
+    averages = f"importance {decay.average_importance:.2f}, freshness {decay.average_freshness:.2f} on average"
+    archives = f"archives {decay.scheduled_for_archive:,}, deletes {decay.scheduled_for_delete:,}"
     return [
-        f"{counted(found.total_memories, 'memory', 'memories')}, {found.archived:,} archived; {averages}",
-        *(f"  {count:>9,}  {tier}" for tier, count in found.by_tier.items()),
-        f"decay on {found.next_due_at:%Y-%m-%d %H:%M} UTC {archives}, ends {found.scheduled_for_expiry:,} that expire",
+        f"{counted(decay.total_memories, 'memory', 'memories')}, {decay.archived:,} archived; {averages}",
+        *(f"  {count:>9,}  {tier}" for tier, count in decay.by_tier.items()),
+        f"decay on {decay.next_due_at:%Y-%m-%d %H:%M} UTC {archives}, ends {decay.scheduled_for_expiry:,} that expire",
     ]
 
 
-def _time(rt: Runtime, given: str | None) -> datetime | None:
-    return None if given is None else time_of(given, datetime.now(UTC), rt.settings.zone)
+def _time(rt: Runtime, text: str | None) -> datetime | None:
+    return None if text is None else time_of(text, datetime.now(UTC), rt.settings.zone)

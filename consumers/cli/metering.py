@@ -25,8 +25,8 @@ async def usage(
 ) -> Result:
     """Show calls, tokens, cost and mean latency of models, including embeddings and offline models, by user, agent,
     model, day or month (UTC)."""
-    found = await usages.usage(rt, rt.settings.tenant, user, by)
-    return usage_table(found, by)
+    rows = await usages.usage(rt, rt.settings.tenant, user, by)
+    return usage_table(rows, by)
 
 
 _USAGE_COLUMNS: dict[str, Callable[["usages.Usage"], Any]] = {
@@ -39,6 +39,6 @@ _USAGE_COLUMNS: dict[str, Callable[["usages.Usage"], Any]] = {
 }
 
 
-def usage_table(found: "Sequence[usages.Usage]", by: str) -> Result:
+def usage_table(rows: "Sequence[usages.Usage]", by: str) -> Result:
     columns = {by.upper(): lambda row: row.key or "-"} | _USAGE_COLUMNS
-    return table(found, columns, "no language model was used yet")
+    return table(rows, columns, "no language model was used yet")

@@ -42,14 +42,15 @@ async def lag(
     while waits and (waits := not await lags.all_derived(rt)) and time.monotonic() < until:
         await asyncio.sleep(LOOK_AGAIN_S)
     died = role_processes.deaths(await role_processes.processes(rt))
-    found, backlog = await lags.projection_lag(rt), await lags.embedding_backlog(rt)
+    projections, backlog = await lags.projection_lag(rt), await lags.embedding_backlog(rt)
     document = {
-        "projections": [to_jsonable_python(one) | {"behind": one.behind} for one in found],
+        "projections": [to_jsonable_python(projection) | {"behind": projection.behind} for projection in projections],
         "embedding": backlog.document(),
         "died": died,
     }
-    lines = [*table(found, _LAG_COLUMNS).lines, f"embedding: {backlog.sentence()}", *died]
-    return Result(document, lines, code=int(waits or bool(died) or any(one.stalled for one in found)))
+    lines = [*table(projections, _LAG_COLUMNS).lines, f"embedding: {backlog.sentence()}", *died]
+    is_stalled = any(projection.stalled for projection in projections)
+    return Result(document, lines, code=int(waits or bool(died) or is_stalled))
 
 
 def _check_named(name: str | None, all_: bool) -> None:
@@ -77,10 +78,10 @@ async def rebuild(
     else:
         with progress(f"rebuilding {name or 'all'}") as update:
             made = await read_models.rebuild(rt, name, update)
-    done: Any = [to_jsonable_python(one) | {"events_per_s": round(one.events_per_s, 1)} for one in made]
+    done: Any = [to_jsonable_python(model) | {"events_per_s": round(model.events_per_s, 1)} for model in made]
     lines = [
-        f"{one.projection}: {counted(one.events, 'event')} in {one.seconds:.2f} s ({one.events_per_s:,.0f}/s)"
-        for one in made
+        f"{model.projection}: {counted(model.events, 'event')} in {model.seconds:.2f} s ({model.events_per_s:,.0f}/s)"
+        for model in made
     ]
     return Result(done if name is None else done[0], lines)
 
@@ -89,17 +90,17 @@ async def rebuild(
 async def verify(rt: Runtime, name: Name = None) -> Result:
     """Rebuild into shadow tables and compare row for row. Exit code 1 on any difference."""
     with progress(f"verifying {name or 'all'}") as update:
-        found = await read_models.verify(rt, name, update)
-    document = [to_jsonable_python(one) | {"clean": one.clean} for one in found]
-    lines = [line for one in found for line in _verified_lines(one)]
-    return Result(document, lines, code=int(not all(one.clean for one in found)))
+        projections = await read_models.verify(rt, name, update)
+    document = [to_jsonable_python(projection) | {"clean": projection.clean} for projection in projections]
+    lines = [line for projection in projections for line in _verified_lines(projection)]
+    return Result(document, lines, code=int(not all(projection.clean for projection in projections)))
 
 
-def _state(one: "Lag") -> str:
-    state = "stalled" if one.stalled else f"{one.behind:,} behind" if one.behind else "up to date"
-    if one.rebuilt is not None:
-        state += f", rebuilding for this version {one.rebuilt:.0%}"
-    parked = f", {one.parked} parked" if one.parked else ""
+def _state(projection: "Lag") -> str:
+    state = "stalled" if projection.stalled else f"{projection.behind:,} behind" if projection.behind else "up to date"
+    if projection.rebuilt is not None:
+        state += f", rebuilding for this version {projection.rebuilt:.0%}"
+    parked = f", {projection.parked} parked" if projection.parked else ""
     return f"{state}{parked}"
 
 
@@ -111,9 +112,9 @@ _LAG_COLUMNS: dict[str, Callable[["Lag"], Any]] = {
 }
 
 
-def _verified_lines(one: "Verified") -> Iterator[str]:
-    verdict = "clean" if one.clean else f"{len(one.differences)} or more differences"
-    parked = f", {one.parked} parked" if one.parked else ""
-    counts = f"{counted(one.rows, 'row'):>15} of {counted(one.events, 'event')}"
-    yield f"{one.projection:<16} {counts}: {verdict}{parked}"
-    yield from (f"  {difference.table} [{difference.key}] {difference.kind}" for difference in one.differences)
+def _verified_lines(verified: "Verified") -> Iterator[str]:
+    verdict = "clean" if verified.clean else f"{len(verified.differences)} or more differences"
+    parked = f", {verified.parked} parked" if verified.parked else ""
+    counts = f"{counted(verified.rows, 'row'):>15} of {counted(verified.events, 'event')}"
+    yield f"{verified.projection:<16} {counts}: {verdict}{parked}"
+    yield from (f"  {difference.table} [{difference.key}] {difference.kind}" for difference in verified.differences)

@@ -59,7 +59,7 @@ def with_shared(
     shared = [_TENANT, _JSON] if tenant else [_JSON]
 
     def command(**options: Any) -> None:
-        _given.set(Given(**{one.name: options.pop(one.name) for one in shared}))
+        _given.set(Given(**{option.name: options.pop(option.name) for option in shared}))
         function(**options)
 
     functools.update_wrapper(command, like)

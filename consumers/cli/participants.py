@@ -55,8 +55,10 @@ async def invite(
     ] = False,
 ) -> Result:
     """Invite a user to a conversation. The invitation has no effect until they accept it."""
-    place = (rt.settings.tenant, thread, user)
-    return _shown(thread, await participants.share_thread(rt, *place, name=name, role=_role(role), agreed=agreed))
+    invited = await participants.share_thread(
+        rt, rt.settings.tenant, thread, user, name=name, role=_role(role), agreed=agreed
+    )
+    return _shown(thread, invited)
 
 
 @command(below)
@@ -87,13 +89,14 @@ def _role(text: str) -> Literal["reader", "member"]:
     return cast(Literal["reader", "member"], text)
 
 
-def _shown(thread: str, one: "participants.Participant") -> Result:
-    state = "takes part in" if one.agreed else "is invited to"
-    return Result({"thread": thread} | _document(one), f"{one.user} {state} {thread} as {one.name}, {one.role}")
+def _shown(thread: str, participant: "participants.Participant") -> Result:
+    state = "takes part in" if participant.agreed else "is invited to"
+    sentence = f"{participant.user} {state} {thread} as {participant.name}, {participant.role}"
+    return Result({"thread": thread} | _document(participant), sentence)
 
 
-def _document(one: "participants.Participant") -> dict[str, Any]:
-    return {"user": one.user, "name": one.name, "role": one.role, "agreed": one.agreed}
+def _document(participant: "participants.Participant") -> dict[str, Any]:
+    return {"user": participant.user, "name": participant.name, "role": participant.role, "agreed": participant.agreed}
 
 
 _COLUMNS: dict[str, Callable[["participants.Participant"], Any]] = {

@@ -31,21 +31,21 @@ async def preferences(
 
     With enable_memory=no, nothing is extracted from what the user says, and no memory goes to a model. Preferences that
     are not set are taken from what the user said."""
-    place = (rt.settings.tenant, user)
+    owner = (rt.settings.tenant, user)
     if given or cleared:
-        found = await use_case.set_preferences(rt, *place, _values(given or ()), cleared or ())
+        chosen = await use_case.set_preferences(rt, *owner, _values(given or ()), cleared or ())
     else:
-        found = await use_case.show_preferences(rt, *place)
-    values = [(name, _shown(value)) for name, value in found.model_dump().items()]
-    return Result(found, Table(("PREFERENCE", "VALUE"), values))
+        chosen = await use_case.show_preferences(rt, *owner)
+    values = [(name, _shown(value)) for name, value in chosen.model_dump().items()]
+    return Result(chosen, Table(("PREFERENCE", "VALUE"), values))
 
 
-def _values(given: Sequence[str]) -> dict[str, Any]:
+def _values(pairs: Sequence[str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    for one in given:
-        name, sign, value = (part.strip() for part in one.partition("="))
+    for pair in pairs:
+        name, sign, value = (part.strip() for part in pair.partition("="))
         if not sign or not name or not value:
-            raise BadOption(f"--set {one!r} cannot be read; write NAME=VALUE, or --clear NAME to remove it")
+            raise BadOption(f"--set {pair!r} cannot be read; write NAME=VALUE, or --clear NAME to remove it")
         values[name] = [part.strip() for part in value.split(",")] if "," in value else value
     return values
 

@@ -93,7 +93,7 @@ def recall_command(
 
     async def use(rt: Runtime) -> Result:
         now, started = datetime.now(UTC), time.perf_counter()
-        found = await recall.recall(
+        recalled = await recall.recall(
             rt,
             rt.settings.tenant,
             query or "",
@@ -106,33 +106,33 @@ def recall_command(
             history=past,
             max_tokens=max_tokens,
             keyword_only=keyword_only,
-            kinds=tuple(one.upper() for one in kind or ()),
+            kinds=tuple(name.upper() for name in kind or ()),
             min_importance=min_importance,
         )
         milliseconds = (time.perf_counter() - started) * 1000
-        for why in dict.fromkeys((found.degraded, found.memories_degraded)):
+        for why in dict.fromkeys((recalled.degraded, recalled.memories_degraded)):
             warn(why)
-        document = recall.recall_document(query or topic or "", found, explain)
+        document = recall.recall_document(query or topic or "", recalled, explain)
         if user is None:
             del document["memories"], document["memories_degraded"]
         nothing = "nothing found" if max_tokens is None else f"nothing found that fits in {max_tokens:,} tokens"
-        return Result(document | {"milliseconds": round(milliseconds, 1)}, _lines(found, explain, nothing))
+        return Result(document | {"milliseconds": round(milliseconds, 1)}, _lines(recalled, explain, nothing))
 
     serve(use, check)
 
 
-def _lines(found: "Found", explain: bool, nothing: str) -> Iterator[str]:
-    if explain and found.question is not None:
-        yield from _question_lines(found.question)
-    if not found.turns and not found.memories:
+def _lines(recalled: "Found", explain: bool, nothing: str) -> Iterator[str]:
+    if explain and recalled.question is not None:
+        yield from _question_lines(recalled.question)
+    if not recalled.turns and not recalled.memories:
         yield nothing
-    elif found.is_unsure:
-        yield f"probably nothing here answers that (confidence {found.confidence:.2f}); the nearest are:"
-    for memory in found.memories:
+    elif recalled.is_unsure:
+        yield f"probably nothing here answers that (confidence {recalled.confidence:.2f}); the nearest are:"
+    for memory in recalled.memories:
         yield from _memory_lines(memory, explain)
-    if found.memories and found.turns:
+    if recalled.memories and recalled.turns:
         yield ""
-    for turn in found.turns:
+    for turn in recalled.turns:
         yield _turn_line(turn, explain)
 
 
@@ -141,20 +141,20 @@ def _question_lines(question: "Question") -> Iterator[str]:
     form = "an order" if question.kind == "order" else f"a {question.kind}"
     yield f"asks for {form}, in the words of {question.words_of}"
     for number, part in enumerate(question.parts, 1):
-        dates = ", ".join(f"{one.from_time:%Y-%m-%d} to {one.to_time:%Y-%m-%d}" for one in part.dates)
+        dates = ", ".join(f"{period.from_time:%Y-%m-%d} to {period.to_time:%Y-%m-%d}" for period in part.dates)
         yield f"  {number}: {' '.join(part.text.split())!r}" + (f" ({dates})" if dates else "")
 
 
-def _memory_lines(one: "FoundMemory", explain: bool) -> Iterator[str]:
+def _memory_lines(memory: "FoundMemory", explain: bool) -> Iterator[str]:
     """Yields the lines of a memory. explain: adds a line such as "similarity 0.52 (words 0.80 × 1, vector 0.31 × 0.5)
     × importance 0.75^0.1"."""
-    row = one.memory
-    yield f"{one.relevance:7.3f}  {row.kind:<10}  {words_of(row)}"
+    row = memory.memory
+    yield f"{memory.relevance:7.3f}  {row.kind:<10}  {words_of(row)}"
     yield f"         {row.id}  {validity(row)}"
     if row.sources:
         yield f"         {source_line(row.sources[0])}"
     if explain:
-        why = one.explain
+        why = memory.explain
         parts = ", ".join(
             f"{name} {p['value']:.2f} × {p['weight']:g}" for name, p in why.items() if isinstance(p, dict)
         )
@@ -200,33 +200,33 @@ async def _embed_first(runtime: Runtime, options: RecallOptions, lines: Sequence
 
 
 async def _line_answer(runtime: Runtime, options: RecallOptions, line: str, left: str | None) -> dict[str, Any]:
-    given = json.loads(line)
-    texts = ("query", "topic") if isinstance(given, dict) and "topic" in given else ("query",)
-    if not isinstance(given, dict) or not all(isinstance(given.get(name), str) for name in texts):
+    request = json.loads(line)
+    texts = ("query", "topic") if isinstance(request, dict) and "topic" in request else ("query",)
+    if not isinstance(request, dict) or not all(isinstance(request.get(name), str) for name in texts):
         raise recall.BadQuery('a line must be an object with "query", "thread" (or "user"), "topic" and "k"')
-    k = int(given.get("k") or options.k or runtime.settings.recall_top_k)
-    thread, user = given.get("thread") or options.thread, given.get("user") or options.user
-    found = await recall.recall(
+    k = int(request.get("k") or options.k or runtime.settings.recall_top_k)
+    thread, user = request.get("thread") or options.thread, request.get("user") or options.user
+    recalled = await recall.recall(
         runtime,
         runtime.settings.tenant,
-        given["query"],
+        request["query"],
         user=user if thread is None else None,
         thread=thread,
-        topic=given.get("topic") or options.topic,
+        topic=request.get("topic") or options.topic,
         k=k,
         keyword_only=options.keyword_only,
     )
-    items = [turn.document() for turn in found.turns]
-    degraded = found.degraded or (left if thread else None)
-    return {**given, "k": k, "items": items, "degraded": degraded, "confidence": found.confidence}
+    items = [turn.document() for turn in recalled.turns]
+    degraded = recalled.degraded or (left if thread else None)
+    return {**request, "k": k, "items": items, "degraded": degraded, "confidence": recalled.confidence}
 
 
 def _thread(line: str) -> str | None:
     try:
-        given = json.loads(line)
+        request = json.loads(line)
     except ValueError:
         return None
-    thread = given.get("thread") if isinstance(given, dict) else None
+    thread = request.get("thread") if isinstance(request, dict) else None
     return thread if isinstance(thread, str) else None
 
 
@@ -249,5 +249,5 @@ async def profile(
 ) -> Result:
     """Show who a user is: what is true of them now, or was then, in groups, each line with their words and its turn."""
     at = None if as_of is None else time_of(as_of, datetime.now(UTC), rt.settings.zone)
-    found = await profiles.profile(rt, rt.settings.tenant, user, at, max_tokens)
-    return Result(found, profile_lines(found) or f"nothing is remembered of {user}")
+    person = await profiles.profile(rt, rt.settings.tenant, user, at, max_tokens)
+    return Result(person, profile_lines(person) or f"nothing is remembered of {user}")

@@ -46,15 +46,15 @@ async def redact(
     """
     if (words is None) != whole:
         raise BadOption("say what to strike: either --words or --whole")
-    place = (rt.settings.tenant, thread, seq)
-    plan = await redaction.plan_redaction(rt, *place, words)
+    turn = (rt.settings.tenant, thread, seq)
+    plan = await redaction.plan_redaction(rt, *turn, words)
     if dry_run:
         return Result(asdict(plan.preview), _plan_lines(plan))
     for line in () if yes else _plan_lines(plan):
         warn(line)
     await confirm(f"Strike this? It cannot be undone. Thread {thread}", yes)
     reach = erasing.erasure_reach(rt.settings, progress)
-    receipt = await redaction.redact_turn(rt, *place, reach, words, by, reason)
+    receipt = await redaction.redact_turn(rt, *turn, reach, words, by, reason)
     return Result(_document(receipt), _receipt_lines(receipt), code=int(bool(receipt.data.hits)))
 
 

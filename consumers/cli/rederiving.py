@@ -47,8 +47,8 @@ async def derived(
 @command(below, "list")
 async def list_(rt: Runtime) -> Result:
     """List trial derivations."""
-    found = await rederiving.all_shadows(rt, rt.settings.tenant)
-    return rows(found, lambda one: f"{one.shadow}  {counted(one.users, 'user')}", "no shadows")
+    trials = await rederiving.all_shadows(rt, rt.settings.tenant)
+    return rows(trials, lambda trial: f"{trial.shadow}  {counted(trial.users, 'user')}", "no shadows")
 
 
 @command(below, "diff")
@@ -72,31 +72,32 @@ async def dropped(rt: Runtime, name: Name) -> Result:
     return Result(made, f"dropped {name} of {counted(made.users, 'user')}")
 
 
-def _lines(one: "rederiving.Compared") -> Iterator[str | Text]:
-    yield Text(one.user, "bold")
-    for row in one.found.added:
+def _lines(result: "rederiving.Compared") -> Iterator[str | Text]:
+    difference = result.found
+    yield Text(result.user, "bold")
+    for row in difference.added:
         yield Text(f"  + {_line(row)}", "green")
-    for old, new in one.found.changed:
+    for old, new in difference.changed:
         yield Text(f"  ~ {_line(old)}  ->  {new.content}", "yellow")
-    for row in one.found.gone:
+    for row in difference.gone:
         yield Text(f"  - {_line(row)}", "red")
-    counts = f"{len(one.found.added)} added, {len(one.found.changed)} changed, {len(one.found.gone)} gone"
-    cost = f"{counted(one.cost.calls, 'call')}, {counted(one.cost.tokens, 'token')}, ${one.cost.usd:.4f}"
-    yield f"  {counts}, {one.found.kept} as before; {cost}"
+    counts = f"{len(difference.added)} added, {len(difference.changed)} changed, {len(difference.gone)} gone"
+    cost = f"{counted(result.cost.calls, 'call')}, {counted(result.cost.tokens, 'token')}, ${result.cost.usd:.4f}"
+    yield f"  {counts}, {difference.kept} as before; {cost}"
 
 
 def _line(row: "StoredMemory") -> str:
     return f"{row.kind:<10} {row.content}  ({row.rule or row.origin})"
 
 
-def _document(one: "rederiving.Compared") -> dict[str, Any]:
+def _document(result: "rederiving.Compared") -> dict[str, Any]:
     return {
-        "user": one.user,
-        "added": [_row(row) for row in one.found.added],
-        "changed": [{"old": _row(old), "new": _row(new)} for old, new in one.found.changed],
-        "gone": [_row(row) for row in one.found.gone],
-        "kept": one.found.kept,
-        "cost": one.cost,
+        "user": result.user,
+        "added": [_row(row) for row in result.found.added],
+        "changed": [{"old": _row(old), "new": _row(new)} for old, new in result.found.changed],
+        "gone": [_row(row) for row in result.found.gone],
+        "kept": result.found.kept,
+        "cost": result.cost,
     }
 
 

@@ -32,24 +32,24 @@ class InvalidTime(TurnlogError):
     code = "invalid-time"
 
 
-def time_of(given: str, now: datetime, zone: tzinfo = UTC) -> datetime:
+def time_of(text: str, now: datetime, zone: tzinfo = UTC) -> datetime:
     """Returns an ISO time, or the last moment of a date or an expression such as "last March" (去年三月).
 
     An ISO time or date without a zone is in UTC, as the commands show times; an expression is in `zone`. Raises
     InvalidTime.
     """
     try:
-        at = datetime.fromisoformat(given)
+        at = datetime.fromisoformat(text)
         if at.tzinfo is None:
             at = at.replace(tzinfo=UTC)
-        return at if re.search(r"[T ]", given) else at + timedelta(days=1) - _MOMENT
+        return at if re.search(r"[T ]", text) else at + timedelta(days=1) - _MOMENT
     except (ValueError, OverflowError):
-        found = dates.dates_in(given, now, zone)
-    if len(found) != 1:
+        periods = dates.dates_in(text, now, zone)
+    if len(periods) != 1:
         raise InvalidTime(
-            f"cannot read the time {given!r}; give one such as 2026-03-31, 2026-03-31T18:00 or 'last March'"
+            f"cannot read the time {text!r}; give one such as 2026-03-31, 2026-03-31T18:00 or 'last March'"
         )
-    return min(found[0].to_time, _LATEST) - _MOMENT
+    return min(periods[0].to_time, _LATEST) - _MOMENT
 
 
 def memory_text(row: "MemoryView") -> str:
@@ -65,10 +65,11 @@ def profile_lines(profile: "Profile") -> list[str]:
     """Returns the text that a model wrote, each sentence with the numbers of its lines; then each group with its lines,
     and under each line what the user said."""
     lines, written = [], profile.written
-    numbers = {line.memory: n for n, line in enumerate((line for one in profile.groups for line in one.lines), 1)}
+    shown = (line for group in profile.groups for line in group.lines)
+    numbers = {line.memory: n for n, line in enumerate(shown, 1)}
     if written is not None:
-        cited = [[numbers[id_] for id_ in one.memories if id_ in numbers] for one in written.sentences]
-        lines.append(" ".join(f"{one.text} {at}" for one, at in zip(written.sentences, cited, strict=True)))
+        cited = [[numbers[id_] for id_ in sentence.memories if id_ in numbers] for sentence in written.sentences]
+        lines.append(" ".join(f"{said.text} {at}" for said, at in zip(written.sentences, cited, strict=True)))
     for group in profile.groups:
         lines.append(group.heading)
         for line in group.lines:

@@ -67,9 +67,9 @@ def past_document(past: "RebuiltContext", as_of: int) -> dict[str, Any]:
     forgotten later.
     """
     recorded = past.receipt.model_dump(mode="json") if past.receipt else None
-    found: dict[str, Any] = {"as_of": as_of, "recorded_receipt": recorded, "receipt_matches": past.matches}
-    found["forgotten_memories"] = [str(memory) for memory in past.forgotten]
-    return found | past.context.as_json()
+    document: dict[str, Any] = {"as_of": as_of, "recorded_receipt": recorded, "receipt_matches": past.matches}
+    document["forgotten_memories"] = [str(memory) for memory in past.forgotten]
+    return document | past.context.as_json()
 
 
 def past_lines(past: "RebuiltContext", as_of: int) -> list[str]:

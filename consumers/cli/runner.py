@@ -139,7 +139,7 @@ def run(work: Callable[[Settings], Coroutine[Any, Any, Result | int | None]], **
         code = render(result) if isinstance(result, Result) else result or 0
         sys.stdout.flush()  # flushed here, so that an error in the last lines still gets a code
     except TurnlogError as error:
-        more = {"candidates": list(found)} if (found := getattr(error, "candidates", ())) else {}
+        more = {"candidates": list(candidates)} if (candidates := getattr(error, "candidates", ())) else {}
         fail(error.code, str(error), **more)
     except typer.BadParameter:
         raise
@@ -208,5 +208,5 @@ class SanitisedLines(logging.Filter):
 def sanitise_log_lines() -> None:
     """Adds the filter to every handler of the root logger, once each."""
     for handler in logging.getLogger().handlers:
-        if not any(isinstance(one, SanitisedLines) for one in handler.filters):
+        if not any(isinstance(existing, SanitisedLines) for existing in handler.filters):
             handler.addFilter(SanitisedLines())

@@ -183,16 +183,16 @@ async def doctor(
 async def env(settings: Settings) -> None:
     """Print the addresses of the servers for other programs, including secrets: eval "$(turnlog env)"."""
     async with runtime.servers(settings) as where:
-        found = {"NATS_URL": where.nats_url, "DATABASE_URL": where.database_url}
+        variables = {"NATS_URL": where.nats_url, "DATABASE_URL": where.database_url}
     nats = urlsplit(where.nats_url.split(",")[0])
     if nats.username and nats.password:  # also separately, because nats.js and others ignore them in the URL
-        found |= {"NATS_USER": unquote(nats.username), "NATS_PASSWORD": unquote(nats.password)}
+        variables |= {"NATS_USER": unquote(nats.username), "NATS_PASSWORD": unquote(nats.password)}
     if where.started:
         err.print("the servers are not running; `turnlog up` starts them at these addresses")
     if given().json:
-        emit(found)
+        emit(variables)
     else:
-        print(*(f"export {name}={shlex.quote(value)}" for name, value in found.items()), sep="\n")
+        print(*(f"export {name}={shlex.quote(value)}" for name, value in variables.items()), sep="\n")
 
 
 def _finding_lines(finding: "checkup.Finding") -> Iterator[str]:

@@ -64,10 +64,10 @@ async def context(
     query: Annotated[str | None, typer.Option("--query", "-q", help="The next question; its tokens count too.")] = None,
 ) -> Result:
     """Show the history as a prompt gets it. Requests a summary if one is due, as an agent does."""
-    found = await session_calls.session_context(rt, rt.settings.tenant, conversation, query or "")
-    due = ", a summary is due" if found.should_checkpoint_summary else ""
-    tokens = f"{counted(found.estimated_tokens, 'token')}, {found.token_ratio:.0%} of the window{due}"
-    return Result(found, [f"{found.mode}  {tokens}", found.history or "(no history yet)"])
+    session = await session_calls.session_context(rt, rt.settings.tenant, conversation, query or "")
+    due = ", a summary is due" if session.should_checkpoint_summary else ""
+    tokens = f"{counted(session.estimated_tokens, 'token')}, {session.token_ratio:.0%} of the window{due}"
+    return Result(session, [f"{session.mode}  {tokens}", session.history or "(no history yet)"])
 
 
 @command(below, "set")
@@ -99,8 +99,8 @@ async def change(
 @command(below, projecting=False)
 async def checkpoints(rt: Runtime, conversation: Conversation) -> Result:
     """List the checkpoints of the session, oldest first."""
-    found = await session_calls.list_checkpoints(rt, rt.settings.tenant, conversation)
-    return rows(found, _checkpoint_lines, "no checkpoints: the whole history is in use")
+    listed = await session_calls.list_checkpoints(rt, rt.settings.tenant, conversation)
+    return rows(listed, _checkpoint_lines, "no checkpoints: the whole history is in use")
 
 
 @command(below)
@@ -123,9 +123,10 @@ async def reset(rt: Runtime, conversation: Conversation) -> Result:
     return _session(await session_calls.reset_session(rt, rt.settings.tenant, conversation))
 
 
-def _checkpoint_lines(one: "SegmentCheckpoint") -> Iterator[str]:
-    yield f"{one.seq:>8}  {one.created_at:%Y-%m-%d %H:%M}  {one.trigger:<9}  {counted(one.turns_covered, 'turn')}"
-    yield f"          {' '.join(one.summary.split())}"
+def _checkpoint_lines(checkpoint: "SegmentCheckpoint") -> Iterator[str]:
+    covered = counted(checkpoint.turns_covered, "turn")
+    yield f"{checkpoint.seq:>8}  {checkpoint.created_at:%Y-%m-%d %H:%M}  {checkpoint.trigger:<9}  {covered}"
+    yield f"          {' '.join(checkpoint.summary.split())}"
 
 
 def _session(value: "SessionValue") -> Result:
@@ -141,8 +142,8 @@ def _session_lines(value: "SessionValue") -> Iterator[str]:
     if messages.summary:
         yield f"summary  {' '.join(messages.summary.split())}"
     for part in (value.global_state, value.user_snapshot):
-        for name, given in part.model_dump(mode="json", exclude_defaults=True, exclude={"user_id"}).items():
-            text = given if isinstance(given, str) else dumps(given, ensure_ascii=False)
+        for name, field in part.model_dump(mode="json", exclude_defaults=True, exclude={"user_id"}).items():
+            text = field if isinstance(field, str) else dumps(field, ensure_ascii=False)
             yield f"{name.replace('_', ' ')}: {text}"
     for message in messages.window_messages:
         yield f"  {message.name or message.origin or message.role:<9} {message.content}"

@@ -69,7 +69,7 @@ class Table:
 
 
 def table(
-    found: Sequence[T],
+    rows: Sequence[T],
     columns: Mapping[str, Callable[[T], Any]],
     none: str | None = None,
     document: Callable[[T], Any] = lambda row: row,
@@ -77,9 +77,9 @@ def table(
     """Returns rows as a table. columns: for each head, the function that gives a row's value. none: the sentence if
     there are no rows.
     """
-    cells = [[_cell(of(row)) for of in columns.values()] for row in found]
-    lines = Table(list(columns), cells) if found else none or ()
-    return Result([document(row) for row in found], lines)
+    cells = [[_cell(of(row)) for of in columns.values()] for row in rows]
+    lines = Table(list(columns), cells) if rows else none or ()
+    return Result([document(row) for row in rows], lines)
 
 
 def _cell(value: Any) -> str:

@@ -123,12 +123,12 @@ async def _named(rt: Runtime, thread: str, said: str = "{0.thread} is named {0.l
     return Result(_document(now), said.format(now))
 
 
-def _document(one: "threads.ThreadInfo") -> dict[str, Any]:
+def _document(thread: "threads.ThreadInfo") -> dict[str, Any]:
     return {
-        "thread_id": one.thread,
-        "label": one.label,
-        "user_id": one.user,
-        "message_count": one.messages,
-        "last_active_at": one.last_active_at,
-        "archived": one.archived,
+        "thread_id": thread.thread,
+        "label": thread.label,
+        "user_id": thread.user,
+        "message_count": thread.messages,
+        "last_active_at": thread.last_active_at,
+        "archived": thread.archived,
     }

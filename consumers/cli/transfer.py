@@ -63,12 +63,12 @@ def import_file(
         if thread is not None:
             check_conversation(thread)
         defaults = importers.Defaults(tenant=settings.tenant, user=user, thread=thread)
-        path, found, shown = source, format, "stdin" if file == STDIN else file
+        path, file_format, shown = source, format, "stdin" if file == STDIN else file
         if importing.is_url(file):
             key = settings.import_key.get_secret_value() if settings.import_key else None
-            path, found = await asyncio.to_thread(importing.download, file, format, key, user, source)
+            path, file_format = await asyncio.to_thread(importing.download, file, format, key, user, source)
             shown = path.name
-        request = importing.ImportRequest(path, found, defaults, embed)
+        request = importing.ImportRequest(path, file_format, defaults, embed)
         with progress("importing") as appended, progress("projecting") as projected, progress("embedding") as vectors:
             try:
                 prepared = importing.prepare_import(request)

@@ -66,9 +66,10 @@ async def drop(rt: Runtime, name: Name, seq: Seq) -> Result:
     return Result({"dropped": seq}, f"dropped {seq}")
 
 
-def _line(one: "webhooks.WebhookInfo") -> str:
-    return f"{one.name}  {one.url}  {one.pending:,} to come, {one.retrying:,} again later, {one.failures:,} failed"
+def _line(webhook: "webhooks.WebhookInfo") -> str:
+    counts = f"{webhook.pending:,} to come, {webhook.retrying:,} again later, {webhook.failures:,} failed"
+    return f"{webhook.name}  {webhook.url}  {counts}"
 
 
-def _failure_line(one: "webhooks.Failure") -> str:
-    return f"{one.seq:>8}  {one.webhook:<16}  {one.failed_at:%F %H:%M}  {one.error}"
+def _failure_line(failure: "webhooks.Failure") -> str:
+    return f"{failure.seq:>8}  {failure.webhook:<16}  {failure.failed_at:%F %H:%M}  {failure.error}"
