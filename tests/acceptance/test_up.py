@@ -46,7 +46,7 @@ async def place(home: Path) -> AsyncIterator[Path]:
 
 @dataclass(frozen=True, slots=True)
 class Up:
-    """An `up` whose default port was taken and that logs everything."""
+    """A running `up` that had to use another port than its default one and logs at the level DEBUG."""
 
     home: Path
     pid: int

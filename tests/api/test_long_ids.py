@@ -1,4 +1,4 @@
-"""A user with an id that is too long for a name, and a user whose id is its hash, see nothing of each other."""
+"""A user with an id that is too long for a name, and a user whose id is its hash, see no data of each other."""
 
 import asyncio
 import importlib

@@ -88,7 +88,8 @@ async def victim(serve: Serve) -> AsyncIterator[tuple[Api, httpx2.AsyncClient, i
 
 
 async def test_nobody_forks_the_conversation_of_another(victim: tuple[Api, httpx2.AsyncClient, int]) -> None:
-    """Tries the route, its name in an OpenAI request, its words, and its name as the target."""
+    """Tries the route, and OpenAI requests with the conversation's name or turns. Also tries its name as a fork's
+    name."""
     api, ann, seq = victim
     before = (await ann.get("/api/threads/t/turns")).json()
     for given in ({"user": "bob"}, {"user": "ann", "tenant": "other"}):

@@ -10,7 +10,8 @@ Side = Callable[[], Awaitable[float]]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the report. ratio: turnlog's value divided by the floor's. target: (">=" or "<=", bound), or None."""
+    """One line of the report. floor: the value of the minimal implementation that turnlog is compared with. ratio: ours
+    divided by floor. target: (">=" or "<=", bound), or None."""
 
     what: str
     ours: str

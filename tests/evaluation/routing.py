@@ -47,7 +47,7 @@ def labelled_questions() -> list[Labelled]:
 
 
 def accuracy(questions: Sequence[Labelled], rules: Sequence[Rule], entry: str) -> Accuracy:
-    """Returns how the rules decide the questions."""
+    """Routes the questions by the rules and returns the counts."""
     decided: list[tuple[Labelled, Routing]] = [(asked, route(asked.question, rules)) for asked in questions]
     direct = [(asked, routing) for asked, routing in decided if not routing.should_use_llm]
     return Accuracy(

@@ -45,14 +45,14 @@ async def note_down(use: Use, text: str) -> dict[str, Any]:
 
 @tool(timeout_s=20)
 async def meet_left() -> str:
-    """Returns when meet_right is called meanwhile."""
+    """Waits until meet_right is called, too."""
     await both.wait()
     return "met"
 
 
 @tool(timeout_s=20)
 async def meet_right() -> str:
-    """Returns when meet_left is called meanwhile."""
+    """Waits until meet_left is called, too."""
     await both.wait()
     return "met"
 

@@ -43,7 +43,7 @@ async def test_a_backend_is_killed_only_after_a_killed_postgres_is_back(home: Pa
         await fleet.start()
         await fleet.kill(Kill("postgres", 1, 2), asyncio.create_task(back.wait()))
         backend = asyncio.create_task(fleet.kill(Kill("postgres-backend", 1, 2), asyncio.create_task(back.wait())))
-        await asyncio.sleep(0)  # until it has begun
+        await asyncio.sleep(0)  # until the kill has begun
         back.set()
         await backend
         await fleet.all_revived()

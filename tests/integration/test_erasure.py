@@ -121,7 +121,7 @@ async def test_one_of_ten_is_erased_while_the_others_talk(stage: Stage) -> None:
     stories = [conversation(user, TURNS, minutes) for minutes, user in enumerate(PEOPLE)]
     interleaved = [one for part in zip(*stories, strict=True) for one in part]
     half = len(interleaved) // 2
-    old = await Log.connect(runtime.nats_url, runtime.settings.stream)  # writes as a version without keys did
+    old = await Log.connect(runtime.nats_url, runtime.settings.stream)  # without keys, like an old version
     await old.append_many(interleaved[:half])
     await old.close()
     await runtime.log.append_many(interleaved[half:])

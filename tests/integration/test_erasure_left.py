@@ -210,7 +210,7 @@ async def test_postgres_statistics_keep_no_words_of_the_only_user(room: Stage) -
 
 
 async def test_receipts_that_others_got_with_contexts_are_not_taken_for_words_of_the_person(room: Stage) -> None:
-    """Both ask the same. Both receipts contain turnlog's own text around memories, which is nobody's words."""
+    """Both ask the same. Both receipts contain turnlog's own text around memories, which is not personal."""
     runtime, question = room.runtime, "What is my dog called?"
     await runtime.log.append_many([recorded("I love hiking in the Alps", user=user) for user in ("ann", "bob")])
     for user in ("ann", "bob"):

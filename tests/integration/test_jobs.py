@@ -135,7 +135,7 @@ async def test_the_scheduler_runs_due_jobs_continues_after_a_failure_and_stops_a
 
 
 async def test_a_job_that_hangs_is_a_fault_until_it_reports_progress(runtime: Runtime) -> None:
-    """A job that reports progress is no fault, however long it takes."""
+    """A job that reports progress is not a fault, even if it takes long."""
     report, hung, stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def work(runtime: Runtime, due_at: datetime, on_progress: OnProgress) -> Done:

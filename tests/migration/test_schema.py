@@ -1,4 +1,4 @@
-"""The migrations make exactly the schema that the code declares, from nothing, again and side by side."""
+"""The migrations make exactly the schema that the code declares, also if they run repeatedly or concurrently."""
 
 import asyncio
 import uuid

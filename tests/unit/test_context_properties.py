@@ -1,4 +1,4 @@
-"""For every thread the context is valid, within budget, in order and loses nothing silently."""
+"""The context of every thread is valid, within its budget and in order, and names all turns that it leaves out."""
 
 import copy
 from dataclasses import replace
@@ -189,7 +189,7 @@ def test_a_relevant_turn_that_finds_no_room_takes_none(given: ContextInput) -> N
     dropped = {remark.seq for remark in built.dropped if remark.reason == OVER_BUDGET}
     if "2" in places and dropped.intersection(given.relevant[:1]):
         plain = build_context(replace(given, relevant=()))
-        assert plain.messages == built.messages  # it had no room and therefore takes none
+        assert plain.messages == built.messages  # a dropped turn takes no room from others
 
 
 @thorough

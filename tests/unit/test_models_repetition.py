@@ -10,8 +10,8 @@ from turnlog.agent.operations.sample import load_sample
 
 
 def ends_at(text: str, step: int = 3) -> int | None:
-    """Returns the number of bytes after which the text is ended if it comes in pieces of `step` characters; None if
-    never."""
+    """Adds the text in pieces of `step` characters. Returns the number of bytes after which the repetition is detected;
+    None if it is not detected."""
     repetition = Repetition()
     for at in range(0, len(text), step):
         if repetition.add(text[at : at + step]):

@@ -274,7 +274,7 @@ async def test_tools_that_write_run_one_after_the_other_in_the_order_of_the_plan
 async def test_results_use_the_room_that_the_context_leaves_in_the_window(desk: Desk, window: int, most: int) -> None:
     @tool
     def long(number: int) -> str:
-        """Returns much."""
+        """Returns a long text."""
         return f"{number} words and " * 1_200
 
     desk.server.reply(tool_calls=[("long", {"number": number}) for number in range(4)])

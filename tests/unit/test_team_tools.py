@@ -151,7 +151,7 @@ def test_a_writing_function_without_the_id_of_the_call_is_not_repeated() -> None
 async def test_a_long_result_is_cut_and_says_so(value: Any, beginning: str) -> None:
     @tool
     def look() -> Any:
-        """Returns much."""
+        """Returns a long text."""
         return value
 
     registry, agent = alone(look)
@@ -263,7 +263,7 @@ async def test_a_tool_that_takes_too_long_is_abandoned() -> None:
 async def test_a_result_that_is_not_json_is_an_error() -> None:
     @tool
     def odd() -> object:
-        """Returns what JSON cannot hold."""
+        """Returns a value that JSON cannot represent."""
         return object()
 
     registry, agent = alone(odd)
