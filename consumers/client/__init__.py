@@ -56,8 +56,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'turnlog' has no attribute {name!r}")
     from importlib import import_module
 
-    found = globals()[name] = getattr(import_module(_WHERE[name]), name)
-    return found
+    value = globals()[name] = getattr(import_module(_WHERE[name]), name)
+    return value
 
 
 def __dir__() -> list[str]:

@@ -84,8 +84,8 @@ class Memory(LoopBound):
         """Returns conversations of one user or all, most recently active first. after: the previous page, to get the
         next one.
         """
-        place = (after[-1].last_active_at, after[-1].thread) if after else None
-        return await threads.list_threads(self.runtime, self.tenant, user, limit, place)
+        position = (after[-1].last_active_at, after[-1].thread) if after else None
+        return await threads.list_threads(self.runtime, self.tenant, user, limit, position)
 
     async def recall(
         self,
@@ -137,8 +137,8 @@ class Memory(LoopBound):
     ) -> list[MemoryView]:
         """Returns what is remembered about a user: the most recently said memories, best score first. after: the
         previous page, to get memories said earlier."""
-        place = memories.last_said(after) if after else None
-        return await memories.list_memories(self.runtime, self.tenant, user, which, limit, place)
+        position = memories.last_said(after) if after else None
+        return await memories.list_memories(self.runtime, self.tenant, user, which, limit, position)
 
     async def profile(self, user: str, *, as_of: datetime | None = None, max_tokens: int = TOKENS) -> Profile:
         """Returns who a user is: what is true of them now, or was at a moment, in groups, most important first.

@@ -90,8 +90,8 @@ def open(
 
     Raises InvalidSetting here, and DatabaseUnavailable, LogUnavailable or InvalidToken when the block begins.
     """
-    given = {"home": home, "nats_url": nats_url, "database_url": database_url, "tenant": tenant, **settings}
-    loaded = application_settings(**{name: value for name, value in given.items() if value is not None})
+    arguments = {"home": home, "nats_url": nats_url, "database_url": database_url, "tenant": tenant, **settings}
+    loaded = application_settings(**{name: value for name, value in arguments.items() if value is not None})
     return Opening(lambda: _opened(loaded, loaded.tenant, tuple(roles)))
 
 

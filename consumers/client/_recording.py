@@ -86,7 +86,10 @@ class Exchange:
             thread = forked or thread
             new, end = ((), 0) if forked else await _new(thread, said)
             if new:
-                turns = [replace(turn_of(one), origin="program" if ends_with_a_prompt(one) else None) for one in new]
+                turns = [
+                    replace(turn_of(message), origin="program" if ends_with_a_prompt(message) else None)
+                    for message in new
+                ]
                 end = (await thread._append(turns, None, None))[-1].seq
                 await thread._tell_waiting()
             tools = arguments.get("tools") or ()
@@ -143,7 +146,7 @@ class Exchange:
 
 def as_sent(messages: Sequence[Any]) -> list[Wire]:
     """Returns the caller's messages as dicts; those of an earlier answer may be objects of the OpenAI library."""
-    return [one if isinstance(one, Mapping) else one.model_dump(exclude_none=True) for one in messages]
+    return [message if isinstance(message, Mapping) else message.model_dump(exclude_none=True) for message in messages]
 
 
 async def begun(exchanges: set[Exchange], thread: Thread, arguments: Wire, tokens: int | None) -> Exchange:
@@ -160,7 +163,7 @@ async def begun(exchanges: set[Exchange], thread: Thread, arguments: Wire, token
     return exchange
 
 
-async def _new(thread: Thread, given: Sequence[Wire]) -> tuple[Sequence[Wire], int]:
+async def _new(thread: Thread, messages: Sequence[Wire]) -> tuple[Sequence[Wire], int]:
     """Returns the messages that are new for the thread, and the sequence of its last turn.
 
     The new messages follow the longest prefix of the messages with which the thread ends. If there is no such prefix,
@@ -168,14 +171,14 @@ async def _new(thread: Thread, given: Sequence[Wire]) -> tuple[Sequence[Wire], i
     empty thread all are new.
     """
     try:
-        known = await thread.messages(limit=max(1, len(given)), newest=True)
+        known = await thread.messages(limit=max(1, len(messages)), newest=True)
     except NotFound:
-        return given, 0
+        return messages, 0
     end = known[-1].seq if known else 0
-    if (behind := unseen(given, known)) is not None:
+    if (behind := unseen(messages, known)) is not None:
         return behind, end
-    answered = max((at for at, one in enumerate(given) if one.get("role") == "assistant"), default=-1)
-    return given[answered + 1 :], end
+    answered = max((at for at, message in enumerate(messages) if message.get("role") == "assistant"), default=-1)
+    return messages[answered + 1 :], end
 
 
 def _is_json(text: str) -> bool:

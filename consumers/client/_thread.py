@@ -328,11 +328,10 @@ class Thread(LoopBound):
 
         Raises NotFound, CutInACall, ThreadExists.
         """
-        place = (self._runtime, self.tenant)
         if thread is not None and self.user is not None:
-            thread = await own_thread(*place, thread, self.user, begins=True, or_nobody=True)
-        forked = await fork_thread(*place, await self._own(), at_seq, thread, label)
-        return Thread(*place, forked.thread, self.user)
+            thread = await own_thread(self._runtime, self.tenant, thread, self.user, begins=True, or_nobody=True)
+        forked = await fork_thread(self._runtime, self.tenant, await self._own(), at_seq, thread, label)
+        return Thread(self._runtime, self.tenant, forked.thread, self.user)
 
     async def _append(
         self,
@@ -349,9 +348,9 @@ class Thread(LoopBound):
             self._known, self._may = thread, self._may if "member" in self._may else _MEMBER
             return added.turns
 
-        place = (self._runtime, self.tenant)
         if "member" not in self._may and self.user is not None:
-            return await append_as_owner(*place, self.id, self.user, append, or_nobody=True, least="member")
+            place = (self._runtime, self.tenant, self.id)
+            return await append_as_owner(*place, self.user, append, or_nobody=True, least="member")
         return await append(await self._own("member"), None)
 
     async def _own(self, least: ParticipantRole = "owner", *, begins: bool = False) -> str:
@@ -362,19 +361,19 @@ class Thread(LoopBound):
             return self._known
         assert self.user is not None
         about: dict[str, Any] = {"begins": begins, "or_nobody": True, "least": least}
-        found = await own_thread(self._runtime, self.tenant, self.id, self.user, **about)
+        thread_id = await own_thread(self._runtime, self.tenant, self.id, self.user, **about)
         if not begins:
-            self._known, self._may = found, ROLES[: ROLES.index(least) + 1]
-        return found
+            self._known, self._may = thread_id, ROLES[: ROLES.index(least) + 1]
+        return thread_id
 
     async def _context(self, asked: dict[str, Any], through: int | None = None) -> Context:
         """Returns the context. asked: arguments of `context`, by name. through: the sequence of the last turn to
         show."""
-        found = await context_of(
+        prepared = await context_of(
             self._runtime, self.tenant, await self._own("reader", begins=True), user=self.user, through=through, **asked
         )
-        made = found.context
-        return Context(made.messages, made.tiers, made.budget, found.receipt, found.degraded)
+        made = prepared.context
+        return Context(made.messages, made.tiers, made.budget, prepared.receipt, prepared.degraded)
 
     @contextlib.asynccontextmanager
     async def _turn(self, fork: Callable[[], Awaitable[Any]]) -> "AsyncIterator[Thread | None]":

@@ -56,11 +56,11 @@ def wrap(
         )
     make: Callable[[Any], Any]
     if isinstance(memory, Blocking):
-        under_way, place = memory._target.exchanges, memory._target.thread(thread, user)
-        make = _blocking_create(lambda given: begun(under_way, place, given, tokens), memory._loop)
+        under_way, conversation = memory._target.exchanges, memory._target.thread(thread, user)
+        make = _blocking_create(lambda arguments: begun(under_way, conversation, arguments, tokens), memory._loop)
     else:
-        under_way, place = memory.exchanges, memory.thread(thread, user)
-        make = _create(lambda given: begun(under_way, place, given, tokens))
+        under_way, conversation = memory.exchanges, memory.thread(thread, user)
+        make = _create(lambda arguments: begun(under_way, conversation, arguments, tokens))
     original: Any = client
     completions = _Changed(original.chat.completions, create=make(original.chat.completions.create))
     return cast(Client, _Changed(client, chat=_Changed(original.chat, completions=completions)))
