@@ -36,14 +36,14 @@ async def converse(graph: Graph, conversation_id: str, user_id: str, text: str |
     text: None continues where the last run failed, for example because the model was unavailable. Raises ModelError and
     the checkpointer's errors; the message then stays in the conversation.
     """
-    given: ConversationState | None = None
+    state: ConversationState | None = None
     if text is not None:
         asked = HumanMessage(text, id=str(uuid4()))
-        given = {"messages": [asked], "user_id": user_id, "conversation_id": conversation_id}
+        state = {"messages": [asked], "user_id": user_id, "conversation_id": conversation_id}
     config = thread_config(conversation_id, user_id)
     # "sync": a node begins only when the earlier steps are on the log, because the context is made of them. It also
     # means that a process that is killed before persist need not make the answer again.
-    async for piece in graph.astream(given, config, stream_mode="custom", durability="sync"):
+    async for piece in graph.astream(state, config, stream_mode="custom", durability="sync"):
         yield piece.get("text", STARTS_AGAIN)
 
 

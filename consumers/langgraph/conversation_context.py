@@ -39,11 +39,11 @@ async def searched(
             items = await store.asearch(prefix, query=query, limit=limit)
     except (TimeoutError, TurnlogError, psycopg.Error, OSError) as error:
         return [], str(error).strip() or f"no answer within {PATIENCE_S:g} s"
-    found = [
+    results = [
         {"namespace": list(item.namespace), "key": item.key, "text": item_text(item.value), "score": item.score}
         for item in items
     ]
-    return found, NO_VECTORS if any(item.score is None for item in items) else ""
+    return results, NO_VECTORS if any(item.score is None for item in items) else ""
 
 
 def item_text(value: Mapping[str, Any]) -> str:
@@ -86,7 +86,7 @@ def by_turns(request: ContextRequest, rows: Sequence[Message]) -> ContextRequest
     asked = next((turn for turn in reversed(turns) if turn.role == "user"), None)
     if asked is None or len(turns) != len(request.turns or ()) or seqs != sorted(set(seqs)):
         return request
-    places = {turn.seq: place for place, turn in enumerate(rows)}
+    places = {turn.seq: index for index, turn in enumerate(rows)}
     return replace(request, turns=turns, places=places, turn_id=asked.event_id, asked_seq=asked.seq)
 
 

@@ -58,18 +58,18 @@ class TurnlogMiddleware(AgentMiddleware[Any, Any, Any]):
         return request.override(messages=sent(context, request.messages))
 
 
-def sent(context: Context, given: Sequence[BaseMessage]) -> list[Any]:
+def sent(context: Context, messages: Sequence[BaseMessage]) -> list[Any]:
     """Returns the messages of a context without its system prompt; a message that is sent unchanged is the given object
     (pure).
 
-    given: the messages of which the context was made; its sequences are indexes into them, from 1.
+    messages: those of which the context was made; its sequences are indexes into them, from 1.
     """
     items = [(tier.tier, item) for tier in context.tiers for item in tier.items]
     wires = context.messages[len(context.messages) - len(items) :]
     made = {remark.seq for remark in context.altered}
     seqs = [item.seq for _, item in items]
     return [
-        given[item.seq - 1]
+        messages[item.seq - 1]
         if tier in UNCHANGED and item.seq not in made and seqs.count(item.seq) == 1
         else convert_to_messages([wire])[0]
         for wire, (tier, item) in zip(wires, items, strict=True)

@@ -60,7 +60,7 @@ def own_types(encoding: str, data: bytes) -> Allowed:
 
 def _types_in(data: bytes) -> Allowed:
     """Returns (module, name) of each type and (module, name, method) of each method that the bytes call."""
-    found: set[tuple[str, ...]] = set()
+    calls: set[tuple[str, ...]] = set()
 
     def note(code: int, inner: bytes) -> None:
         parts: Any = _unpacked(inner, note)
@@ -70,10 +70,10 @@ def _types_in(data: bytes) -> Allowed:
         called = (module, name, *method[:1]) if code == EXT_METHOD_SINGLE_ARG else (module, name)
         if not all(isinstance(part, str) for part in called):
             raise ValueError
-        found.add(called)
+        calls.add(called)
 
     _unpacked(data, note)
-    return frozenset(found)
+    return frozenset(calls)
 
 
 def _unpacked(data: bytes, note: Any) -> Any:

@@ -38,11 +38,11 @@ async def log_state(log: Log, tenant: str, thread: str) -> LogState:
     of_thread = thread_filter(tenant, thread)
     with nats_errors(f"cannot ask NATS for thread {thread!r}; check NATS_URL, or start it with `turnlog up`"):
         state = (await log.nc.jetstream().stream_info(STREAM, subjects_filter=of_thread)).state
-    found = [(parse_stored(subject), count) for subject, count in (state.subjects or {}).items()]
+    counts = [(parse_stored(subject), count) for subject, count in (state.subjects or {}).items()]
     return LogState(
-        {subject.type: count for subject, count in found if subject.type in STATE_TYPES},
+        {subject.type: count for subject, count in counts if subject.type in STATE_TYPES},
         state.last_seq,
-        found[0][0].partition if found else None,
+        counts[0][0].partition if counts else None,
     )
 
 

@@ -81,7 +81,7 @@ def checkpoint_tuple(
             values[channel] = value.load(codec, recorded)
     checkpoint["channel_values"] = values
     if saved.sends:
-        sends = [one.value.load(codec, recorded) for one in _sorted(saved.sends)]
+        sends = [write.value.load(codec, recorded) for write in _sorted(saved.sends)]
         versions = checkpoint["channel_versions"]
         checkpoint["channel_values"][TASKS] = sends
         versions[TASKS] = max(versions.values()) if versions else next_version(None, None)
@@ -90,12 +90,12 @@ def checkpoint_tuple(
         cast(Checkpoint, checkpoint),
         cast(CheckpointMetadata, from_json(saved.metadata)),
         config_of(saved.thread, saved.ns, saved.parent_id) if saved.parent_id else None,
-        [(one.task_id, one.channel, one.value.load(codec, recorded)) for one in _sorted(saved.writes)],
+        [(write.task_id, write.channel, write.value.load(codec, recorded)) for write in _sorted(saved.writes)],
     )
 
 
 def _sorted(writes: Iterable[Written]) -> list[Written]:
-    return sorted(writes, key=lambda one: one.order)
+    return sorted(writes, key=lambda write: write.order)
 
 
 def place_of(config: RunnableConfig) -> tuple[str, str, str | None]:
@@ -119,8 +119,8 @@ def plain_metadata(config: RunnableConfig, metadata: CheckpointMetadata) -> dict
     represent become text."""
     value = dict(get_serializable_checkpoint_metadata(config, metadata))
     text = to_json(value, fallback=str, serialize_unknown=True, inf_nan_mode="strings", bytes_mode="base64")
-    found: dict[str, Any] = _clean(from_json(text))
-    return found
+    plain: dict[str, Any] = _clean(from_json(text))
+    return plain
 
 
 def _clean(value: Any) -> Any:

@@ -102,9 +102,9 @@ def source_of(rows: Mapping[str, Sequence[Row]], list_id: str) -> Source:
 def read(rows: Mapping[str, Sequence[Row]], list_id: str, count: int) -> list[Any]:
     """Returns the first `count` items; those whose rows were deleted are left out."""
     own = rows.get(list_id, ())
-    found: list[Any] = []
+    items: list[Any] = []
     if own and own[0].base_list is not None:
-        found = read(rows, own[0].base_list, min(count, own[0].base_count))
+        items = read(rows, own[0].base_list, min(count, own[0].base_count))
     for row in own:
-        found += row.items[: max(0, count - row.first)]
-    return found
+        items += row.items[: max(0, count - row.first)]
+    return items

@@ -152,7 +152,7 @@ class HeldThread:
     def builds_on_deleted(self, checkpoint_id: str, *parents: str) -> bool:
         """Returns True if the checkpoint belongs to a run that began before the thread was deleted, and remembers it,
         so that its children are recognised too."""
-        is_late = any(one < self.alive_from or one in self.refused for one in (checkpoint_id, *parents))
+        is_late = any(id_ < self.alive_from or id_ in self.refused for id_ in (checkpoint_id, *parents))
         if is_late:
             self.refused.add(checkpoint_id)
         return is_late

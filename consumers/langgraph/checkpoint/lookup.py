@@ -58,11 +58,11 @@ class Lookup:
             state = await self._compared(held)
             if held.knows(ns):
                 return held.newest(ns)
-            found = await self._read(held, state, NEWEST, {"ns": ns})
-            saved = found.saved[0] if found.saved else None
+            checkpoints = await self._read(held, state, NEWEST, {"ns": ns})
+            saved = checkpoints.saved[0] if checkpoints.saved else None
             held.read(ns, saved)
             if saved is not None:
-                _adopt(held, saved, found, held.lists)
+                _adopt(held, saved, checkpoints, held.lists)
                 if self._prunes and ns == ROOT:
                     held.pruned = await self._pruned(saved)
             return saved
@@ -86,12 +86,12 @@ class Lookup:
                 newest = held.newest(ns)
                 if newest is None or newest.checkpoint_id == checkpoint_id:
                     return newest
-            found = await self._read(held, state, ONE, {"ns": ns, "id": checkpoint_id})
-            if not found.saved:
+            checkpoints = await self._read(held, state, ONE, {"ns": ns, "id": checkpoint_id})
+            if not checkpoints.saved:
                 return None
             held.is_read = held.is_read or ns == ROOT
-            _adopt(held, found.saved[0], found, held.older)
-            return found.saved[0]
+            _adopt(held, checkpoints.saved[0], checkpoints, held.older)
+            return checkpoints.saved[0]
 
     async def checkpoints(
         self,
@@ -117,10 +117,10 @@ class Lookup:
     async def _in_pages(self, keys: list[Key]) -> AsyncIterator[Saved]:
         for start in range(0, len(keys), PAGE):
             page = keys[start : start + PAGE]
-            found = await self._page(page)
+            checkpoints = await self._page(page)
             for key in page:
-                if key in found:
-                    yield found[key]
+                if key in checkpoints:
+                    yield checkpoints[key]
 
     async def _caught_up(self, thread: str | None) -> None:
         partition = (await log_state(self._log, self._tenant, thread)).partition if thread is not None else None
@@ -139,7 +139,7 @@ class Lookup:
             return [(row[0], row[1], row[2]) for row in await (await conn.execute(sql.encode(), named)).fetchall()]
 
     async def _page(self, page: list[Key]) -> dict[Key, Saved]:
-        found: dict[Key, Saved] = {}
+        checkpoints: dict[Key, Saved] = {}
         connect = partial(connection, self._pool)
         for thread in dict.fromkeys(key[0] for key in page):
             own = [key for key in page if key[0] == thread]
@@ -147,12 +147,12 @@ class Lookup:
                 "AND c.thread_id = %(thread)s AND (c.checkpoint_ns, c.checkpoint_id) IN "
                 "(SELECT * FROM unnest(%(namespaces)s::text[], %(ids)s::text[]))"
             )
-            named = {"thread": thread, "namespaces": [ns for _, ns, _ in own], "ids": [one for *_, one in own]}
+            named = {"thread": thread, "namespaces": [ns for _, ns, _ in own], "ids": [id_ for *_, id_ in own]}
             async with connect() as conn:
                 stored = await stored_checkpoints(conn, self._tenant, where, named)
             complete_ones = await complete(connect, self._tenant, range(self._log.partitions), stored)
-            found |= {(one.thread, one.ns, one.checkpoint_id): one for one in complete_ones.saved}
-        return found
+            checkpoints |= {(saved.thread, saved.ns, saved.checkpoint_id): saved for saved in complete_ones.saved}
+        return checkpoints
 
     async def _compared(self, held: HeldThread) -> LogState:
         """Returns the thread's state in the log; empties the copy in memory if it was made of other events."""
@@ -179,16 +179,18 @@ class Lookup:
         return await complete(partial(connection, self._pool), self._tenant, [partition], stored, look.fetched)
 
     async def _look(self, held: HeldThread, which: str, named: dict[str, Any]) -> Look:
-        place = {"tenant": self._tenant, "thread": held.thread, **named}
+        parameters = {"tenant": self._tenant, "thread": held.thread, **named}
         async with connection(self._pool) as conn:
-            return await first_look(conn, which, held.namespaces is None, place)
+            return await first_look(conn, which, held.namespaces is None, parameters)
 
 
-def _adopt(held: HeldThread, saved: Saved, found: FoundCheckpoint, lists: dict[tuple[str, str], Known[Item]]) -> None:
+def _adopt(
+    held: HeldThread, saved: Saved, checkpoints: FoundCheckpoint, lists: dict[tuple[str, str], Known[Item]]
+) -> None:
     """Takes over the lists that were read, so that puts can continue them and refer to their messages by id."""
     for (channel, _), value in saved.values.items():
         if isinstance(value, Listed) and len(value.items) >= value.length:
-            lists[saved.ns, channel] = Known(found.sources[value.list_id], list(value.items[: value.length]))
+            lists[saved.ns, channel] = Known(checkpoints.sources[value.list_id], list(value.items[: value.length]))
     for value, written in (
         *((value, False) for value in saved.values.values()),
         *((write.value, True) for write in saved.writes),

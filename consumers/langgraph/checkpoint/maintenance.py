@@ -80,13 +80,13 @@ async def drops_of_all_but_the_newest(conn: Connection, tenant: str, threads: Se
 
 
 async def _namespaces_of(conn: Connection, tenant: str, thread: str) -> dict[str, Namespace]:
-    found: dict[str, Namespace] = {}
+    namespaces: dict[str, Namespace] = {}
     rows = await conn.execute(_OF_THREAD, (tenant, thread))
     for ns, checkpoint_id, root, sends_from in await rows.fetchall():
-        own = found.setdefault(ns, Namespace())
+        own = namespaces.setdefault(ns, Namespace())
         own.ids.append(checkpoint_id)
         own.root, own.sends_from = root, sends_from
-    return found
+    return namespaces
 
 
 def but_the_newest(namespaces: Mapping[str, Namespace]) -> dict[str, tuple[str, ...]]:
@@ -112,8 +112,8 @@ async def user_of_thread(conn: Connection, tenant: str, thread: str) -> str | No
         "SELECT user_id FROM messages WHERE tenant = %s AND thread_id = %s AND user_id IS NOT NULL LIMIT 1",
         (tenant, thread),
     )
-    found = await rows.fetchone()
-    return str(found[0]) if found else None
+    row = await rows.fetchone()
+    return str(row[0]) if row else None
 
 
 async def copy_thread(
@@ -145,10 +145,10 @@ def _copy(
     events, kept = writer.checkpoint(put)
     versions = checkpoint["channel_versions"]
     sent = [sender.put(target, events, lambda: target.saved(kept, versions))]
-    by_task = sorted(saved.writes, key=lambda one: one.order)
-    for (path, task_id), own in groupby(by_task, lambda one: (one.task_path, one.task_id)):
-        given = [(one.idx, one.channel, one.value.load(codec, None)) for one in own]
-        more, written, is_replacing = writer.writes(saved.ns, saved.checkpoint_id, task_id, path, given)
+    by_task = sorted(saved.writes, key=lambda write: write.order)
+    for (path, task_id), own in groupby(by_task, lambda write: (write.task_path, write.task_id)):
+        indexed = [(write.idx, write.channel, write.value.load(codec, None)) for write in own]
+        more, written, is_replacing = writer.writes(saved.ns, saved.checkpoint_id, task_id, path, indexed)
         sent.append(_send_writes(sender, target, saved, more, written, is_replacing))
     return sent
 

@@ -158,16 +158,16 @@ def message_of(kind: str, of_turn: Said, message_id: str | None, more: str | Non
 
 def _fields_of(kind: str, of_turn: Fields) -> Fields:
     content = of_turn["content"]
-    found = {"content": content if type(content) is str else [_shown(block) for block in content]}
-    found["name"] = of_turn["name"]
+    fields = {"content": content if type(content) is str else [_shown(block) for block in content]}
+    fields["name"] = of_turn["name"]
     if kind == "ai" and of_turn["tool_calls"]:
-        found["tool_calls"] = [
+        fields["tool_calls"] = [
             {"name": call["name"], "args": read_json(call["arguments"]), "id": call["id"], "type": "tool_call"}
             for call in of_turn["tool_calls"]
         ]
     if kind == "tool":
-        found["tool_call_id"] = of_turn["tool_call_id"]
-    return found
+        fields["tool_call_id"] = of_turn["tool_call_id"]
+    return fields
 
 
 def marked(message: BaseMessage, turn: TurnRecorded) -> Fields | None:
@@ -191,15 +191,15 @@ def marked(message: BaseMessage, turn: TurnRecorded) -> Fields | None:
     return {"kind": kind} | ({"id": message_id} if message_id is not None else {}) | ({"more": more} if more else {})
 
 
-def same(one: Any, other: Any) -> bool:
+def same(value: Any, other: Any) -> bool:
     """Returns whether two values are equal in value and type: 1, 1.0 and True differ, as do a tuple and a list."""
-    if type(one) is not type(other):
+    if type(value) is not type(other):
         return False
-    if type(one) is dict:
-        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
-    if type(one) in (list, tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    return repr(one) == repr(other) if type(one) is float else bool(one == other)
+    if type(value) is dict:
+        return list(value) == list(other) and all(same(value[key], other[key]) for key in value)
+    if type(value) in (list, tuple):
+        return len(value) == len(other) and all(map(same, value, other))
+    return repr(value) == repr(other) if type(value) is float else bool(value == other)
 
 
 def _role(message: BaseMessage) -> Role | None:
@@ -291,11 +291,11 @@ def to_messages(messages: Sequence[BaseMessage], conversation_id: str) -> list[M
     """Returns the messages with content, in the form from which a context is built; seq: the index in the list, from
     1.
     """
-    found = []
-    for place, message in enumerate(messages, 1):
+    converted = []
+    for seq, message in enumerate(messages, 1):
         if (turn := turn_of(message)) is not None:
             # Token counts are cached by event id, and the content of a message may change under the same id.
             identity = uuid5(NAMESPACE_OID, f"{conversation_id}/{message.id}/{to_json(turn).decode()}")
             origin = turn.of(None).origin or "person"
-            found.append(Message(place, identity, turn.role, time=_EPOCH, origin=origin, **said(turn)))
-    return found
+            converted.append(Message(seq, identity, turn.role, time=_EPOCH, origin=origin, **said(turn)))
+    return converted

@@ -73,12 +73,12 @@ async def first_look(conn: Connection, which: str, asks: bool, named: Mapping[st
         turns = await conn.execute(turn_sql, asked, binary=True, prepare=True)
     row = await looked.fetchone()
     assert row is not None
-    reached, parked, namespaces, *found = row
+    reached, parked, namespaces, *columns = row
     return Look(
         dict(reached or ()),
         parked,
         frozenset(namespaces or ()) if asks else None,
-        _stored(*found) if found[0] is not None else None,
+        _stored(*columns) if columns[0] is not None else None,
         _fetched(await lists.fetchall(), await turns.fetchall()),
     )
 

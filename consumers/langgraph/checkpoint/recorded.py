@@ -102,8 +102,8 @@ class RecordedMessages:
         reducer later."""
         if message.id is not None and message.id in self._by_id:
             return self._by_id[message.id]
-        found = self._by_object.get(id(message))
-        return [found[1]] if found is not None and found[0]() is message else []
+        entry = self._by_object.get(id(message))
+        return [entry[1]] if entry is not None and entry[0]() is message else []
 
     @staticmethod
     def _turn_id(known: Iterable[Item], turn: TurnRecorded | None, codec: Codec) -> str | None:

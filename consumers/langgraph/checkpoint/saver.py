@@ -199,13 +199,13 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
     ) -> AsyncIterator[CheckpointTuple]:
         async for saved in self._lookup.checkpoints(config, filter, before, limit):
             try:
-                found = self._tuple(saved, None)
+                loaded = self._tuple(saved, None)
             except TypeNotAllowed as error:
                 if config is not None:
                     raise
                 logger.warning("checkpoint %s of thread %r is left out: %s", saved.checkpoint_id, saved.thread, error)
             else:
-                yield found
+                yield loaded
 
     @in_own_loop
     async def aput(
@@ -247,10 +247,10 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
             raise _behind(thread)
         if ns == ROOT and held.recorded.expects_messages:
             await held.after(checkpoint_id)
-        given = [(WRITES_IDX_MAP.get(channel, at), channel, value) for at, (channel, value) in enumerate(writes)]
+        indexed = [(WRITES_IDX_MAP.get(channel, at), channel, value) for at, (channel, value) in enumerate(writes)]
         writer = self._writer(held, config)
         events, written, is_replacing = _or_forgotten(
-            held, lambda: writer.writes(ns, checkpoint_id, task_id, task_path, given)
+            held, lambda: writer.writes(ns, checkpoint_id, task_id, task_path, indexed)
         )
         await self._look_for_deletion(held)  # not earlier, because the graph may change the values
         if held.builds_on_deleted(checkpoint_id):

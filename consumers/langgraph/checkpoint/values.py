@@ -51,8 +51,8 @@ class Refs(NamedTuple):
         made = [... if item is None else item.make(codec) for item in self.items]
         if recorded is not None:
             recorded.made(zip(self.items, made, strict=True))
-        found = put_back(codec.loads(self.encoding, self.data), made)
-        return None if found is ... else found
+        value = put_back(codec.loads(self.encoding, self.data), made)
+        return None if value is ... else value
 
 
 class Listed(NamedTuple):
@@ -67,10 +67,10 @@ class Listed(NamedTuple):
 
     def load(self, codec: Codec, recorded: RecordedMessages | None) -> Any:
         items = self.items[: self.length]
-        found = [item.make(codec) for item in items]
+        values = [item.make(codec) for item in items]
         if recorded is not None:
-            recorded.made(zip(items, found, strict=True))
-        return found
+            recorded.made(zip(items, values, strict=True))
+        return values
 
     def without(self, turns: Collection[str]) -> "Listed":
         """Returns the list without these turns, for readers only; it must not be stored. turns: event ids."""
@@ -96,8 +96,8 @@ def named_value(value: Any, recorded: RecordedMessages, codec: Codec, turns: Tur
 
 def lists_in(values: Iterable[Typed]) -> list[tuple[str, int]]:
     """Returns (list, count) of every list that the values refer to."""
-    found = [read_json(value.data) for value in values if value.encoding == LIST]
-    return [(one["list"], int(one["count"])) for one in found]
+    references = [read_json(value.data) for value in values if value.encoding == LIST]
+    return [(reference["list"], int(reference["count"])) for reference in references]
 
 
 def markers_in(values: Iterable[Typed]) -> list[Marker]:
@@ -128,7 +128,7 @@ def taken_out(value: Any, coerces: bool = False) -> tuple[Any, list[Any]]:
     coerces: True also takes out the value, or each item of a list, if LangChain can make a message of it. Takes out no
     message if the value has too many or too deeply nested parts.
     """
-    found: list[Any] = []
+    messages: list[Any] = []
     left = MAX_NODES
 
     def walk(part: Any, coerces: bool = False) -> Any:
@@ -138,8 +138,8 @@ def taken_out(value: Any, coerces: bool = False) -> tuple[Any, list[Any]]:
         if left < 0 or (kind is dict and PLACE in part):
             raise _TooMany
         if isinstance(part, BaseMessage) or (coerces and coerced(part) is not None):
-            found.append(part)
-            return {PLACE: len(found) - 1}
+            messages.append(part)
+            return {PLACE: len(messages) - 1}
         if kind is dict:
             return {key: walk(item) for key, item in part.items()}
         if kind is list or kind is tuple:
@@ -152,7 +152,7 @@ def taken_out(value: Any, coerces: bool = False) -> tuple[Any, list[Any]]:
         return [walk(item, coerces) for item in part] if type(part) is list else walk(part, coerces)
 
     try:
-        return listed(value, coerces), found
+        return listed(value, coerces), messages
     except (_TooMany, RecursionError):
         return value, []
 

@@ -130,7 +130,9 @@ class Writer:
         if not prefix and not self._may_grow(ns, channel, value):
             return None
         held = self._held
-        items = [held.recorded.item(one, self._codec, turns, coerces=channel == MESSAGES) for one in value[prefix:]]
+        items = [
+            held.recorded.item(element, self._codec, turns, coerces=channel == MESSAGES) for element in value[prefix:]
+        ]
 
         def write(list_id: str, first: int, base: Source | None, new: Sequence[Item]) -> None:
             lists.append(
@@ -153,7 +155,7 @@ class Writer:
         for known in (held.lists.get((ns, channel)), held.older.get((ns, channel)), held.lists.get((ROOT, channel))):
             if known is None or known is best:
                 continue
-            prefix = common(known.items, value, lambda item, one: item.matches(one, self._codec))
+            prefix = common(known.items, value, lambda item, element: item.matches(element, self._codec))
             if prefix > most:
                 best, most = known, prefix
             if most == len(known.items):
@@ -164,7 +166,10 @@ class Writer:
         """Returns True if the list may be stored as a growing list: if it has only messages (if encrypted, only a short
         list), or if it is short and is the previous value with more items at its end.
         """
-        if all(isinstance(one, BaseMessage) or (channel == MESSAGES and coerced(one) is not None) for one in value):
+        if all(
+            isinstance(element, BaseMessage) or (channel == MESSAGES and coerced(element) is not None)
+            for element in value
+        ):
             return not self._codec.private or len(value) <= MAX_FIRST_ITEMS
         before = self._held.plain.get((ns, channel))
         self._held.plain[ns, channel] = list(value)
@@ -172,7 +177,7 @@ class Writer:
             bool(before)
             and len(value) <= MAX_FIRST_ITEMS
             and len(before or ()) < len(value)
-            and all(one is other for one, other in zip(before or (), value, strict=False))
+            and all(element is other for element, other in zip(before or (), value, strict=False))
         )
 
 
@@ -189,8 +194,8 @@ def _blob(channel: str, version: str, value: Value) -> Blob:
     return Blob(channel=channel, version=version, encoding=stored.encoding, data=b64encode(stored.data).decode())
 
 
-def _write(one: Written) -> PendingWrite:
-    stored = one.value.stored()
+def _write(write: Written) -> PendingWrite:
+    stored = write.value.stored()
     return PendingWrite(
-        idx=one.idx, channel=one.channel, encoding=stored.encoding, data=b64encode(stored.data).decode()
+        idx=write.idx, channel=write.channel, encoding=stored.encoding, data=b64encode(stored.data).decode()
     )

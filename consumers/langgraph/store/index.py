@@ -65,8 +65,8 @@ class GivenEmbedder:
         return await self.embed_passages(texts, meter)
 
     async def embed_query(self, text: str, asker: str | None = None) -> Vectors:
-        found: Vectors = self._unit([await self._answer(self._embeddings.aembed_query(text))], 1)[0]
-        return found
+        vector: Vectors = self._unit([await self._answer(self._embeddings.aembed_query(text))], 1)[0]
+        return vector
 
     async def ready(self) -> None:
         """Does nothing, because the model is known."""
@@ -80,9 +80,9 @@ class GivenEmbedder:
         except Exception as error:  # a foreign library may raise anything
             raise ModelUnavailable(f"{self.model} failed: {type(error).__name__}: {error}") from error
 
-    def _unit(self, found: Any, count: int) -> Vectors:
+    def _unit(self, answer: Any, count: int) -> Vectors:
         try:
-            vectors = np.asarray(found, dtype=np.float32)
+            vectors = np.asarray(answer, dtype=np.float32)
         except (TypeError, ValueError) as error:
             raise ModelUnavailable(f"{self.model} did not give vectors of one length: {error}") from error
         if vectors.ndim != 2 or len(vectors) != count or not np.isfinite(vectors).all():
@@ -99,8 +99,8 @@ class GivenEmbedder:
 
 def model_name(config: IndexConfig) -> str:
     """Returns the name under which the vectors are stored; never the name of one of turnlog's own models."""
-    if given := config.get("model"):
-        return f"langgraph:{given}"
+    if name := config.get("model"):
+        return f"langgraph:{name}"
     embed: Any = config.get("embed")
     of = next((v for v in (getattr(embed, a, None) for a in ("model", "model_name")) if isinstance(v, str)), "")
     return ":".join(filter(None, ("langgraph", _called(embed), of, str(config.get("dims") or ""))))
@@ -142,9 +142,9 @@ def checked_paths(paths: Any) -> tuple[str, ...]:
 
 def wanted_texts(value: Mapping[str, Any], paths: Iterable[str]) -> list[Wanted]:
     """Returns the texts at the paths, one per field, without missing paths and blank texts."""
-    found: dict[str, str] = {}
+    by_field: dict[str, str] = {}
     for path in paths:
         texts = get_text_at_path(value, path if path == WHOLE else tokenize_path(path))
         named = {path: texts[0]} if len(texts) == 1 else {f"{path}.{at}": text for at, text in enumerate(texts)}
-        found |= {field: text for field, text in named.items() if text.strip()}
-    return [Wanted(field, text) for field, text in found.items()]
+        by_field |= {field: text for field, text in named.items() if text.strip()}
+    return [Wanted(field, text) for field, text in by_field.items()]

@@ -40,7 +40,7 @@ class Key:
 class Write:
     """A put or a deletion. event: names the model and the hashes of `texts`, as if all texts had vectors."""
 
-    place: Key
+    address: Key
     event: Event
     texts: tuple[Wanted, ...] = ()
 
@@ -71,7 +71,7 @@ class Planner:
         check_labels(op)
         match op:
             case GetOp():
-                return _place(op.namespace, op.key)
+                return _address(op.namespace, op.key)
             case PutOp():
                 return self._write(op)
             case SearchOp():
@@ -91,22 +91,22 @@ class Planner:
         return event
 
     def _write(self, op: PutOp) -> Write:
-        place = _place(op.namespace, op.key)
+        address = _address(op.namespace, op.key)
         if op.ttl is not None:
             raise NotImplementedError("TTL is not supported by TurnlogStore: an item stays until it is deleted")
         now = datetime.now(UTC)
         if op.value is None:
-            return Write(place, self.event(StoreItemDeleted(namespace=place.namespace, key=place.key), now))
-        value = _value(place.key, op.value)
+            return Write(address, self.event(StoreItemDeleted(namespace=address.namespace, key=address.key), now))
+        value = _value(address.key, op.value)
         texts = tuple(wanted_texts(value, self._paths(op.index)))
         data = StoreItemPut(
-            namespace=place.namespace,
-            key=place.key,
+            namespace=address.namespace,
+            key=address.key,
             value=value,
             model=self.model if texts else None,
             vectors={text.field: text.text_hash for text in texts},
         )
-        return Write(place, self.event(data, now), texts)
+        return Write(address, self.event(data, now), texts)
 
     def _paths(self, index: Any) -> tuple[str, ...]:
         if index is False or self.model is None:
@@ -116,10 +116,10 @@ class Planner:
 
 def last_writes(writes: Iterable[Write]) -> list[Write]:
     """Returns the last write for each key."""
-    return list({write.place: write for write in writes}.values())
+    return list({write.address: write for write in writes}.values())
 
 
-def _place(namespace: Iterable[str], key: str) -> Key:
+def _address(namespace: Iterable[str], key: str) -> Key:
     labels = tuple(namespace)
     if not labels:
         raise InvalidNamespaceError("Namespace cannot be empty.")
@@ -131,10 +131,10 @@ def _value(key: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise InvalidItem(f"the value of item {key!r} is {type(value).__name__}; a mapping is needed")
     try:
-        found: dict[str, Any] = json.loads(storable_json(dict(value)))
+        plain: dict[str, Any] = json.loads(storable_json(dict(value)))
     except ValueError as error:
         raise InvalidItem(f"the value of item {key!r} cannot be stored as JSON: {error}") from None
-    return found
+    return plain
 
 
 def _search(op: SearchOp) -> Search:

@@ -61,9 +61,9 @@ class Grouped(Generic[In, Out]):
         self._waiting: list[tuple[In, asyncio.Future[Out]]] = []
         self._workers: set[asyncio.Task[None]] = set()
 
-    async def do(self, one: In) -> Out:
+    async def do(self, call: In) -> Out:
         future: asyncio.Future[Out] = asyncio.get_running_loop().create_future()
-        self._waiting.append((one, future))
+        self._waiting.append((call, future))
         if len(self._workers) < self._at_once:
             self._workers.add(asyncio.create_task(self._work()))
         return await future
@@ -77,20 +77,20 @@ class Grouped(Generic[In, Out]):
             while self._waiting:
                 count = self._fitting()
                 taken, self._waiting = self._waiting[:count], self._waiting[count:]
-                await self._run_for([(one, future) for one, future in taken if not future.done()])
+                await self._run_for([(call, future) for call, future in taken if not future.done()])
         finally:  # no await since it saw that no call waits, so that do() cannot rely on this worker, which ends
             self._workers = {worker for worker in self._workers if worker is not asyncio.current_task()}
 
     def _fitting(self) -> int:
         """Returns how many of the first calls fit into a run; at least one."""
-        sizes = accumulate(len(one) for one, _ in self._waiting)
+        sizes = accumulate(len(call) for call, _ in self._waiting)
         return max(1, sum(1 for size in sizes if size <= self._at_most))
 
     async def _run_for(self, asked: list[tuple[In, "asyncio.Future[Out]"]]) -> None:
         """Runs the calls, except those of cancelled callers."""
         futures = [future for _, future in asked]
         try:
-            results = await self._run([one for one, _ in asked])
+            results = await self._run([call for call, _ in asked])
         except asyncio.CancelledError:
             for future in futures:
                 future.cancel()
@@ -252,10 +252,8 @@ class TurnlogStore(BaseStore):
                 )
             case ItemSearch():
                 return [
-                    SearchItem(
-                        found.namespace, found.key, found.value, found.created_at, found.updated_at, score=found.score
-                    )
-                    for found in await search_items(conn, self._tenant, read)
+                    SearchItem(hit.namespace, hit.key, hit.value, hit.created_at, hit.updated_at, score=hit.score)
+                    for hit in await search_items(conn, self._tenant, read)
                 ]
             case NamespaceListing():
                 return await list_namespaces(conn, self._tenant, read)

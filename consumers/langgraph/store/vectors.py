@@ -38,7 +38,7 @@ class StoreVectors:
         """
         wanted = {text.text_hash: text for text in texts}
         known = await self._known(wanted)
-        missing = {text_hash: one.text for text_hash, one in wanted.items() if text_hash not in known}
+        missing = {text_hash: wanted_text.text for text_hash, wanted_text in wanted.items() if text_hash not in known}
         if not missing:
             return set(wanted)
         if self._verify:
@@ -95,9 +95,9 @@ class StoreVectors:
             "SELECT embedding::text FROM embedding_cache WHERE model = %s AND text_hash = %s",
             (self.embedder.model, bytes.fromhex(PROBE.text_hash)),
         )
-        if (found := await rows.fetchone()) is None:
+        if (row := await rows.fetchone()) is None:
             return
-        before = np.array(found[0].strip("[]").split(","), dtype=np.float32)
+        before = np.array(row[0].strip("[]").split(","), dtype=np.float32)
         if before.shape != probe.shape or float(before @ probe) < SAME_MODEL:
             raise InvalidIndex(
                 f"{self.embedder.model} gives other vectors than it did before; a new embedding function needs a "
