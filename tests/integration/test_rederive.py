@@ -172,7 +172,7 @@ async def test_other_words_do_not_bring_back_a_forgotten_memory(runtime: Runtime
     assert not [text for text in await valid(runtime) if "北京" in text]
 
 
-async def test_a_persons_edit_is_not_contradicted_by_the_edited_memory(runtime: Runtime) -> None:
+async def test_a_persons_correction_is_not_contradicted_by_the_replaced_memory(runtime: Runtime) -> None:
     before = await valid(runtime)
     await Memories(runtime.log, runtime.pool).remember(
         "default", "ann", "My name is Bob", **fields_by_rules(runtime.settings, "My name is Bob", datetime.now(UTC))
