@@ -279,8 +279,8 @@ async def projecting(
         if share is not None:
             await stack.enter_async_context(running("projectors-share", partial(share.run, stop), stop, grace_s=None))
         for at, runner in zip(chosen, runners, strict=True):
-            one = running(f"projectors-{at}", runner.run, stop, PROJECTORS_ROUND_S, grace_s=None)
-            await stack.enter_async_context(one)
+            name = f"projectors-{at}"
+            await stack.enter_async_context(running(name, runner.run, stop, PROJECTORS_ROUND_S, grace_s=None))
         if is_earlier:
             await stack.enter_async_context(running("projectors-upgrade", rebuild, stop))
         try:

@@ -18,8 +18,8 @@ def nats_binary() -> Path:
     for folder in scripts:
         if (folder / "nats-server").is_file():
             return folder / "nats-server"
-    if found := shutil.which("nats-server"):
-        return Path(found)
+    if path := shutil.which("nats-server"):
+        return Path(path)
     raise ServerStartFailed(f"nats-server is missing: {install('embedded')}, or set NATS_URL")
 
 

@@ -77,7 +77,7 @@ def exports(durables: Iterable[str]) -> list[str]:
     stream = ", response_type: stream"
     return [
         "    exports: [",
-        *(f"      {{ service: {_quoted(one)}{stream if '.MSG.NEXT.' in one else ''} }}" for one in offered),
+        *(f"      {{ service: {_quoted(service)}{stream if '.MSG.NEXT.' in service else ''} }}" for service in offered),
         "    ]",
     ]
 

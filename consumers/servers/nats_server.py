@@ -105,12 +105,12 @@ class NatsServer:
     def subscribers(self) -> dict[str, str]:
         """Returns the passwords of subscribers by their durables."""
         kept = self.folder / "subscribers.json"
-        found: dict[str, str] = json.loads(kept.read_text()) if kept.is_file() else {}
-        return found
+        passwords: dict[str, str] = json.loads(kept.read_text()) if kept.is_file() else {}
+        return passwords
 
     def keep_subscriber(self, durable: str, password: str | None) -> None:
         """Lets a subscriber connect after the next start of the server. password: None removes the subscriber."""
-        others = {name: one for name, one in self.subscribers().items() if name != durable}
+        others = {name: value for name, value in self.subscribers().items() if name != durable}
         kept = others if password is None else others | {durable: password}
         write_private(self.folder / "subscribers.json", json.dumps(kept), self.identity)
 

@@ -98,8 +98,8 @@ async def is_ready(sockets: Path) -> bool:
     """Returns whether the server accepts statements; creates the database if it is missing."""
     try:
         async with await _connect(sockets, "postgres") as connection:
-            found = await connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE])
-            if await found.fetchone() is None:
+            rows = await connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE])
+            if await rows.fetchone() is None:
                 # Creates the extension in the template first, so that a crash cannot leave a database without it.
                 async with await _connect(sockets, "template1") as template:
                     await template.execute("CREATE EXTENSION IF NOT EXISTS vector")
@@ -136,9 +136,9 @@ def prepare_socket_folder(folder: Path, key: str, identity: Identity | None) -> 
     sockets.mkdir(mode=0o700, exist_ok=True)
     if identity is not None and sockets.lstat().st_uid == 0:
         os.chown(sockets, identity.uid, identity.gid, follow_symlinks=False)
-    found = sockets.lstat()
+    status = sockets.lstat()
     owner = identity.uid if identity else os.geteuid()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != owner or found.st_mode & 0o077:
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != owner or status.st_mode & 0o077:
         raise ServerStartFailed(f"{sockets} belongs to another user or is open to others; remove it and try again")
     remove_socket(sockets)
     return sockets

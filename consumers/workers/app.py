@@ -52,8 +52,8 @@ class _WatchedJetStream(JetStreamContext):
         self._client, self._durables = client, durables
 
     async def pull_subscribe(self, *args: Any, **options: Any) -> JetStreamContext.PullSubscription:
-        found = await super().pull_subscribe(*args, **options)
-        fetch_now, name, said = found.fetch, str(options.get("durable")), ""
+        subscription = await super().pull_subscribe(*args, **options)
+        fetch_now, name, said = subscription.fetch, str(options.get("durable")), ""
         durable = self._durables.get(name)
 
         async def fetch(*args: Any, **options: Any) -> list[Msg]:
@@ -76,8 +76,8 @@ class _WatchedJetStream(JetStreamContext):
             return []
 
         # The library creates the subscription, so a subclass cannot be used.
-        found.fetch = fetch  # type: ignore[method-assign]
-        return found
+        subscription.fetch = fetch  # type: ignore[method-assign]
+        return subscription
 
 
 def _fetched(durable: Durable | None, problem: str | None) -> None:
@@ -187,7 +187,10 @@ async def consuming(
 ) -> AsyncIterator[None]:
     """Runs the durable consumers while the block runs; at the end of the block it lets running work finish."""
     stop, beats, js = asyncio.Event(), runtime.heartbeats, runtime.log.nc.jetstream()
-    durables = [Durable(one.consumer, one.subject, one.deliver, runtime.pool, js) for one in subscriptions]
+    durables = [
+        Durable(subscription.consumer, subscription.subject, subscription.deliver, runtime.pool, js)
+        for subscription in subscriptions
+    ]
     for durable in durables:
         await durable.ensure_in_time()
     async with contextlib.AsyncExitStack() as stack:
@@ -197,8 +200,9 @@ async def consuming(
             work, look = partial(consumer.run, stop), partial(_look_after, durable)
             await stack.enter_async_context(beats.running(role, name, work, stop, INBOX_ROUND_S, grace_s=None))
             await stack.enter_async_context(beats.running(role, f"{name}-durable", look, stop))
-        for one in intervals:
-            await stack.enter_async_context(beats.running(role, one.name, partial(one.run, stop), stop, one.round_s))
+        for interval in intervals:
+            run = partial(interval.run, stop)
+            await stack.enter_async_context(beats.running(role, interval.name, run, stop, interval.round_s))
         yield
 
 
@@ -208,9 +212,9 @@ async def _subscribed(runtime: Runtime, role: str, durables: Sequence[Durable]) 
 
     async def subscribed() -> RobustBroker:
         broker = make_broker(runtime.nats_url, f"turnlog-{role}", runtime.log.closed)
-        broker.durables = {one.consumer.name: one for one in durables}
-        for one in durables:
-            subscribe(broker, one.subject, one.consumer, one.deliver)
+        broker.durables = {durable.consumer.name: durable for durable in durables}
+        for durable in durables:
+            subscribe(broker, durable.subject, durable.consumer, durable.deliver)
         await broker.start()
         return broker
 
@@ -220,28 +224,30 @@ async def _subscribed(runtime: Runtime, role: str, durables: Sequence[Durable]) 
         nonlocal broker
         while True:
             late = [
-                one.consumer.name for one in durables if one.pulls is not None and one.pulls.seconds > FETCH_ROUND_S
+                durable.consumer.name
+                for durable in durables
+                if durable.pulls is not None and durable.pulls.seconds > FETCH_ROUND_S
             ]
             if late:
                 logger.error("%s no longer fetch messages and are subscribed again", ", ".join(late))
                 await _stopped(broker)
                 broker = await subscribed()
-                for one in durables:
-                    if one.pulls is not None:
-                        one.pulls.beat("its subscription was renewed")  # until the first fetch
+                for durable in durables:
+                    if durable.pulls is not None:
+                        durable.pulls.beat("its subscription was renewed")  # until the first fetch
             beat.beat()
             await asyncio.sleep(PAUSE_S)
 
-    for one in durables:
-        one.pulls = Heartbeat(role, f"{one.consumer.name}-fetch", beats.changed, FETCH_ROUND_S)
-        beats.loops.append(one.pulls)
+    for durable in durables:
+        durable.pulls = Heartbeat(role, f"{durable.consumer.name}-fetch", beats.changed, FETCH_ROUND_S)
+        beats.loops.append(durable.pulls)
     try:
         async with beats.running(role, f"{role}-subscriptions", watch, stop):
             yield
     finally:
-        for one in durables:
-            if one.pulls is not None:
-                beats.loops.remove(one.pulls)
+        for durable in durables:
+            if durable.pulls is not None:
+                beats.loops.remove(durable.pulls)
         await _stopped(broker)
 
 

@@ -126,12 +126,12 @@ def _sealable(model: type[BaseModel], name: str, personal: tuple[str, ...], leav
 def _with_sealable(annotation: Any, personal: tuple[str, ...]) -> Any:
     """Returns the annotation, such as `Memory | None`, with its models made sealable."""
     options = get_args(annotation) or (annotation,)
-    found: Any = None
+    union: Any = None
     for option in options:
         is_model = isinstance(option, type) and issubclass(option, BaseModel)
         new = _sealable(option, f"{option.__name__}Said", personal) if is_model else option
-        found = new if found is None else found | new
-    return found
+        union = new if union is None else union | new
+    return union
 
 
 def _demand(schema: dict[str, Any], absent: Iterable[str]) -> None:

@@ -176,33 +176,33 @@ class DurableConsumer:
     async def _attempt(self, deliveries: list[Delivery]) -> None:
         """Processes the deliveries and acknowledges them. Raises RetryLater, and errors that are not caused by a single
         event."""
-        parents = [one.traceparent for one in deliveries if one.traceparent]
+        parents = [delivery.traceparent for delivery in deliveries if delivery.traceparent]
         try:
             with tracing.span(f"process {self.name}", parent=parents[-1]) if parents else contextlib.nullcontext():
                 await self._work(deliveries)
         except EVENT_ERRORS as error:
             if len(deliveries) == 1:
                 return await self._failed(deliveries[0], error)
-            for one in deliveries:
-                await self._attempt([one])
+            for delivery in deliveries:
+                await self._attempt([delivery])
             return None
         for delivery in deliveries:
             del self._failures[delivery.seq]
             await _ack(delivery)
 
-    async def _failed(self, one: Delivery, error: Exception) -> None:
-        self._failures[one.seq] += 1
-        tries, why = self._failures[one.seq], f"{type(error).__name__}: {error}"
+    async def _failed(self, delivery: Delivery, error: Exception) -> None:
+        self._failures[delivery.seq] += 1
+        tries, why = self._failures[delivery.seq], f"{type(error).__name__}: {error}"
         if tries < TRIES:
-            logger.warning("%s failed on sequence %d (%d of %d): %s", self.name, one.seq, tries, TRIES, why)
-            return await self._again([one], RETRY_S * tries)
+            logger.warning("%s failed on sequence %d (%d of %d): %s", self.name, delivery.seq, tries, TRIES, why)
+            return await self._again([delivery], RETRY_S * tries)
         async with self._pool.connection() as conn:
-            await park_event(conn, self.name, one.stored, why)
+            await park_event(conn, self.name, delivery.stored, why)
         logger.error(
-            "%s parked sequence %d after %d tries (`turnlog dead-letters`): %s", self.name, one.seq, tries, why
+            "%s parked sequence %d after %d tries (`turnlog dead-letters`): %s", self.name, delivery.seq, tries, why
         )
-        del self._failures[one.seq]
-        await _ack(one)
+        del self._failures[delivery.seq]
+        await _ack(delivery)
 
     async def _again(self, deliveries: list[Delivery], seconds: float) -> None:
         for delivery in deliveries:

@@ -139,8 +139,8 @@ class TeamRun:
             was_begun = self.policy is not None and used.id in self.policy.written
             result = json.dumps((STOPPED if was_begun else NOT_CALLED).value)
             returned = ToolReturned(used.id, used.name, result, 0, is_error=True)
-            place = (self.author, self.request.id, self.chain[-1], len(self.chain) - 1)
-            self.extra.append(stopped_event(*place, returned))
+            depth = len(self.chain) - 1
+            self.extra.append(stopped_event(self.author, self.request.id, self.chain[-1], depth, returned))
             self.wrote += [used.name] if was_begun else []
             await self.progress.show(returned)
 

@@ -37,9 +37,9 @@ async def _watch(runtime: Runtime, stop: asyncio.Event, beat: Heartbeat) -> None
             try:
                 known = [(tenant, hook) for tenant, hook, _ in await webhooks.all_webhooks(runtime)]
                 await cancel(*(tasks.pop(gone) for gone in tasks.keys() - known))
-                for place in known:
-                    if place not in tasks or tasks[place].done():
-                        tasks[place] = asyncio.create_task(_deliver_all(runtime, *place))
+                for tenant, hook in known:
+                    if (tenant, hook) not in tasks or tasks[tenant, hook].done():
+                        tasks[tenant, hook] = asyncio.create_task(_deliver_all(runtime, tenant, hook))
                 beat.beat()
             except (TurnlogError, NatsError, OSError) as error:
                 beat.fail(f"webhooks wait: {error}")

@@ -80,7 +80,7 @@ class ContradictionReactor:
         self._policy, self._count = Policy.of(runtime.settings), counter_for(chat.model).text
 
     async def work(self, deliveries: list[Delivery]) -> None:
-        for delivery in sorted(deliveries, key=lambda one: one.seq):
+        for delivery in sorted(deliveries, key=lambda delivery: delivery.seq):
             try:
                 event = recorded(await self._runtime.log.stored(delivery.seq)).event
                 place = Place.of_thread(event.tenant, event.user or "", event.thread)
@@ -121,10 +121,10 @@ class ContradictionReactor:
             return await request_verdicts(self._chat, task.new, task.earlier)
 
         estimate = sum(self._count(memory.content) for memory in (task.new, *task.earlier))
-        found = await once(conn, self._ledger, task.owner, key, estimate, ask)
-        return ModelVerdicts(found["verdicts"], found["is_malformed"], Usage(**found["usage"]))
+        answer = await once(conn, self._ledger, task.owner, key, estimate, ask)
+        return ModelVerdicts(answer["verdicts"], answer["is_malformed"], Usage(**answer["usage"]))
 
-    async def _store(self, task: Task, found: Sequence[Comparison], spent: UsageMetered, key: bytes) -> None:
+    async def _store(self, task: Task, compared: Sequence[Comparison], spent: UsageMetered, key: bytes) -> None:
         """Stores the comparisons and what follows from them. It decides by the current rows, because a memory may have
         ended meanwhile."""
 
@@ -134,9 +134,9 @@ class ContradictionReactor:
             ids = [task.new.id, *(memory.id for memory in task.earlier)]
             now = await memories_by_id(rows.conn, task.place.tenant, task.place.thread, ids)
             events: list[EventData] = [MemoryCompared(memory_id=task.new.id, error=spent.error)]
-            if found and task.new.id in now:
+            if compared and task.new.id in now:
                 known = MemoryState(task.place, now.values(), utc_now())
-                events = resolve(task.new.id, known, found, self._policy, self._derivation(task, spent))
+                events = resolve(task.new.id, known, compared, self._policy, self._derivation(task, spent))
             more = [(uuid5(task.event_id, str(n)), data) for n, data in enumerate(events[1:])]
             usage = (uuid5(task.event_id, f"usage/{key.hex()}"), spent)
             return Decided([(task.event_id, events[0]), *more, usage], None)

@@ -22,7 +22,7 @@ class ProfileReactor:
 
     async def work(self, deliveries: list[Delivery]) -> None:
         try:
-            event = recorded(await self._runtime.log.stored(max(one.seq for one in deliveries))).event
+            event = recorded(await self._runtime.log.stored(max(delivery.seq for delivery in deliveries))).event
             place = Place.of_thread(event.tenant, event.user or "", event.thread)
             if place.shadow is None:
                 await write_profile_text(self._runtime, self._writer, self._chat, self._ledger, place)

@@ -208,7 +208,7 @@ class SegmentReactor:
         event, data = request.event, request.event.data
         assert isinstance(data, SegmentCheckpointRequested)
         after = self._runtime.log.read_thread(event.tenant, event.thread, data.through_seq + 1, types=ENDED_BY)
-        return bool([one async for one in after])
+        return bool([later async for later in after])
 
 
 async def _once_let_in(work: Work, deriver: Deriver) -> Derived:

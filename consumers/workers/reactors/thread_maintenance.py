@@ -105,14 +105,14 @@ class ThreadMaintenance:
                 round_.events.append(topics_tagged(round_.thread, made, self._model, part, part[-1].seq))
 
     async def _vectors(self, conn: Connection, round_: RoundResult) -> None:
-        embedder, place = self._models.embedder, (round_.thread.tenant, [round_.thread.thread])
+        embedder, thread = self._models.embedder, round_.thread
         done: set[str] = set()
         await embedder.ready()
         budget = embedding_ledger(self._runtime.settings, embedder)
         with round_.step("embedding", Usage(embedder.provider, embedder.model)):
-            while batch := await pending_chunks(conn, embedder.model, BATCH, done, *place):
+            while batch := await pending_chunks(conn, embedder.model, BATCH, done, thread.tenant, [thread.thread]):
                 await embed_chunks(self._runtime, conn, embedder, batch, budget)
-                done |= {one.id for one in batch}
+                done |= {chunk.id for chunk in batch}
 
     async def _store(self, conn: Connection, round_: RoundResult) -> None:
         """Stores the results; stores only their usage if the thread was deleted or a person erased meanwhile."""
