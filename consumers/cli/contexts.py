@@ -66,8 +66,8 @@ def _used(row: "contexts.ReceiptFound") -> str:
 
 
 _RECEIPT_COLUMNS: dict[str, Callable[["contexts.ReceiptFound"], Any]] = {
-    "AS OF": lambda one: str(one.receipt.as_of_seq),
-    "TIME": lambda one: f"{one.time:%F %H:%M}",
-    "MODEL": lambda one: one.receipt.model,
+    "AS OF": lambda row: str(row.receipt.as_of_seq),
+    "TIME": lambda row: f"{row.time:%F %H:%M}",
+    "MODEL": lambda row: row.receipt.model,
     "TIERS": _used,
 }

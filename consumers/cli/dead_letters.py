@@ -66,10 +66,10 @@ async def drop(rt: Runtime, seq: Seq, projection: Only = None, yes: Yes = False)
 
 
 _COLUMNS: dict[str, Callable[["dead_letters.DeadLetter"], Any]] = {
-    "SEQ": lambda one: str(one.seq),
-    "PROJECTION": lambda one: one.projection,
-    "STATE": lambda one: one.status,
-    "REASON": lambda one: one.reason,
-    "THREAD": lambda one: one.thread_token[:24],
-    "ERROR": lambda one: " ".join(one.error.split()),
+    "SEQ": lambda letter: str(letter.seq),
+    "PROJECTION": lambda letter: letter.projection,
+    "STATE": lambda letter: letter.status,
+    "REASON": lambda letter: letter.reason,
+    "THREAD": lambda letter: letter.thread_token[:24],
+    "ERROR": lambda letter: " ".join(letter.error.split()),
 }

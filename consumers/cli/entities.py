@@ -103,9 +103,9 @@ def _about(entity: "entities.EntityFound") -> str:
 
 
 _COLUMNS: dict[str, Callable[["entities.EntityFound"], Any]] = {
-    "TYPE": lambda one: one.type,
-    "NAME": lambda one: one.name,
-    "MENTIONS": lambda one: one.mention_count,
-    "LAST": lambda one: "" if is_undated(one.last_seen_at) else f"{one.last_seen_at:%F}",
+    "TYPE": lambda entity: entity.type,
+    "NAME": lambda entity: entity.name,
+    "MENTIONS": lambda entity: entity.mention_count,
+    "LAST": lambda entity: "" if is_undated(entity.last_seen_at) else f"{entity.last_seen_at:%F}",
     "ABOUT": _about,
 }

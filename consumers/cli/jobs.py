@@ -71,9 +71,9 @@ def _counts(counts: dict[str, int]) -> str:
 
 
 _COLUMNS: dict[str, Callable[["job_states.JobState"], Any]] = {
-    "JOB": lambda one: one.job,
-    "SCHEDULE": lambda one: one.schedule,
-    "NEXT (UTC)": lambda one: f"{one.next_due_at:%F %H:%M}",
-    "LAST (UTC)": lambda one: f"{one.last.due_at:%F %H:%M}" if one.last else "never",
-    "IT DID": lambda one: _counts(one.last.counts) if one.last else "",
+    "JOB": lambda state: state.job,
+    "SCHEDULE": lambda state: state.schedule,
+    "NEXT (UTC)": lambda state: f"{state.next_due_at:%F %H:%M}",
+    "LAST (UTC)": lambda state: f"{state.last.due_at:%F %H:%M}" if state.last else "never",
+    "IT DID": lambda state: _counts(state.last.counts) if state.last else "",
 }

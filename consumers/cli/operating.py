@@ -105,9 +105,9 @@ def _state(projection: "Lag") -> str:
 
 
 _LAG_COLUMNS: dict[str, Callable[["Lag"], Any]] = {
-    "PROJECTION": lambda one: one.projection,
-    "PARTITION": lambda one: one.partition,
-    "POSITION": lambda one: one.position,
+    "PROJECTION": lambda row: row.projection,
+    "PARTITION": lambda row: row.partition,
+    "POSITION": lambda row: row.position,
     "STATE": _state,
 }
 

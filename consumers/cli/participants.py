@@ -100,14 +100,14 @@ def _document(participant: "participants.Participant") -> dict[str, Any]:
 
 
 _COLUMNS: dict[str, Callable[["participants.Participant"], Any]] = {
-    "USER": lambda one: one.user,
-    "ROLE": lambda one: one.role,
-    "STATE": lambda one: "" if one.agreed else "invited",
-    "NAME": lambda one: one.name,
+    "USER": lambda participant: participant.user,
+    "ROLE": lambda participant: participant.role,
+    "STATE": lambda participant: "" if participant.agreed else "invited",
+    "NAME": lambda participant: participant.name,
 }
 _INVITATION_COLUMNS: dict[str, Callable[["participants.Invitation"], Any]] = {
-    "THREAD": lambda one: one.thread,
-    "OWNER": lambda one: one.owner,
-    "ROLE": lambda one: one.role,
-    "NAME": lambda one: one.name,
+    "THREAD": lambda invitation: invitation.thread,
+    "OWNER": lambda invitation: invitation.owner,
+    "ROLE": lambda invitation: invitation.role,
+    "NAME": lambda invitation: invitation.name,
 }

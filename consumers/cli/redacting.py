@@ -71,10 +71,10 @@ async def retention(rt: Runtime) -> Result:
 
 
 _COLUMNS: "dict[str, Callable[[by_age.TooOld], Any]]" = {
-    "USER": lambda one: one.user or "",
-    "DAYS": lambda one: one.days,
-    "TURNS": lambda one: f"{one.turns:,}",
-    "CONVERSATIONS": lambda one: f"{one.conversations:,}",
+    "USER": lambda row: row.user or "",
+    "DAYS": lambda row: row.days,
+    "TURNS": lambda row: f"{row.turns:,}",
+    "CONVERSATIONS": lambda row: f"{row.conversations:,}",
 }
 
 

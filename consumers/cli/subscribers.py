@@ -55,9 +55,9 @@ async def remove(rt: Runtime, name: Name) -> Result:
 
 
 _COLUMNS: dict[str, Callable[["subscribers.SubscriberInfo"], Any]] = {
-    "NAME": lambda one: one.name,
-    "POSITION": lambda one: one.position,
-    "TO COME": lambda one: one.pending,
-    "UNACKNOWLEDGED": lambda one: one.unacknowledged,
-    "SINCE": lambda one: f"{one.created_at:%F}" if one.created_at else "",
+    "NAME": lambda subscriber: subscriber.name,
+    "POSITION": lambda subscriber: subscriber.position,
+    "TO COME": lambda subscriber: subscriber.pending,
+    "UNACKNOWLEDGED": lambda subscriber: subscriber.unacknowledged,
+    "SINCE": lambda subscriber: f"{subscriber.created_at:%F}" if subscriber.created_at else "",
 }

@@ -22,12 +22,12 @@ Thread = Annotated[str, typer.Argument(help="The conversation's id.")]
 Label = Annotated[str | None, typer.Option(help="The label that people see.")]
 
 _COLUMNS: dict[str, Callable[["threads.ThreadInfo"], Any]] = {
-    "THREAD": lambda one: one.thread,
-    "USER": lambda one: one.user,
-    "LAST ACTIVE": lambda one: one.last_active_at,
-    "MESSAGES": lambda one: one.messages,
-    "STATE": lambda one: "archived" if one.archived else "",
-    "LABEL": lambda one: one.label if one.label != one.thread else "",
+    "THREAD": lambda thread: thread.thread,
+    "USER": lambda thread: thread.user,
+    "LAST ACTIVE": lambda thread: thread.last_active_at,
+    "MESSAGES": lambda thread: thread.messages,
+    "STATE": lambda thread: "archived" if thread.archived else "",
+    "LABEL": lambda thread: thread.label if thread.label != thread.thread else "",
 }
 
 app = commands()
