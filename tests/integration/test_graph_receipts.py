@@ -15,7 +15,7 @@ from helpers.servers import end_deduplication_window, now
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 
-from turnlog.agent.answering.receipts import RebuiltContext, Received, rebuilt, receipts
+from turnlog.agent.answering.receipts import RebuiltContext, RecordedReceipt, rebuilt, receipts
 from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.models.prompts import DOUBT
 from turnlog.agent.settings import Settings
@@ -39,7 +39,7 @@ def settings(nats_url: str, database_url: str, model: OpenAIServer) -> Settings:
     return settings_of(nats_url, database_url, model)
 
 
-async def found(one: Instance) -> list[Received]:
+async def found(one: Instance) -> list[RecordedReceipt]:
     await one.stage.runtime.wait_until_projected()
     async with one.stage.runtime.pool.connection() as conn:
         return await receipts(conn, one.stage.runtime.log, "default", THREAD)
@@ -51,7 +51,7 @@ async def again(one: Instance, as_of_seq: int, **other: Any) -> RebuiltContext:
         return await rebuilt(conn, one.stage.runtime.log, settings, "default", THREAD, as_of_seq)
 
 
-async def check_all(one: Instance, model: OpenAIServer) -> list[Received]:
+async def check_all(one: Instance, model: OpenAIServer) -> list[RecordedReceipt]:
     """Checks that all answers have a receipt, and that each receipt yields the model's context even if settings have
     changed."""
     made = await found(one)

@@ -16,9 +16,9 @@ from helpers.stage import Play, Stage, player
 from turnlog.agent.answering.asking import (
     AgentSwitched,
     Answered,
+    AnswerPiece,
     NoAnswer,
     PhaseChanged,
-    Piece,
     QuestionStored,
     Solved,
     ToolReturned,
@@ -212,7 +212,7 @@ async def test_a_tools_write_stays_after_a_cancellation_and_is_reported(
     (tmp_path / "one.toml").write_text('name = "One"\nprompt = "p"\ntools = ["store"]\n')
     given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "team": str(tmp_path)}
     model.reply(tool_calls=[("store", {"word": "first"}), ("store", {"word": "second"})])
-    pieces = list[Piece]()
+    pieces = list[AnswerPiece]()
     async with player(nats_url, database_url, ROLES, **given)() as stage:
 
         async def ask_and_stop() -> None:

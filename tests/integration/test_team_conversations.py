@@ -20,9 +20,9 @@ from helpers.workshop import CALLED
 from turnlog.agent.answering.asking import (
     AgentSwitched,
     Answered,
+    AnswerPiece,
     NoAnswer,
     PhaseChanged,
-    Piece,
     Restarted,
     Solved,
     Text,
@@ -53,7 +53,7 @@ class Workshop:
 class Said:
     """The result of a conversation. failure: the code of the error if there was no answer."""
 
-    pieces: Sequence[Piece]
+    pieces: Sequence[AnswerPiece]
     failure: str | None
     run: RunShown | None
     events: Sequence[Event]
@@ -112,7 +112,7 @@ async def hold(workshop: Workshop, conversation: dict[str, Any]) -> Said:
     for answer in conversation["model"]:
         script(workshop.model, answer)
     runtime, user, before = workshop.stage.runtime, user_of(conversation), len(workshop.model.bodies("chat"))
-    pieces, failure = list[Piece](), None
+    pieces, failure = list[AnswerPiece](), None
     question, agent = conversation.get("question", "Where is it?"), conversation.get("agent")
     try:
         async for piece in ask(runtime, "default", "t", question, user=user, agent=agent):
@@ -162,7 +162,7 @@ def check_what_was_shown(said: Said, conversation: dict[str, Any]) -> None:
         assert returned[tool].is_error == result.startswith("! "), tool
 
 
-def text_of(pieces: Sequence[Piece]) -> str:
+def text_of(pieces: Sequence[AnswerPiece]) -> str:
     """Returns the final text."""
     text = ""
     for piece in pieces:

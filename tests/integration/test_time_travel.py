@@ -12,7 +12,7 @@ from helpers.servers import eventually
 from helpers.stage import MemoryServer, Play, Stage, player
 
 from turnlog.agent.answering.asking import follow
-from turnlog.agent.answering.receipts import RebuiltContext, Received, rebuilt, receipts
+from turnlog.agent.answering.receipts import RebuiltContext, RecordedReceipt, rebuilt, receipts
 from turnlog.agent.answering.request import Question, question_events
 from turnlog.agent.answering.request import ask as append_question
 from turnlog.agent.answering.thread_context import receipt_settings, thread_context
@@ -90,7 +90,7 @@ async def was_asked(model: MemoryServer, times: int) -> bool:
     return len(model.asked("answer")) >= times
 
 
-async def all_receipts(stage: Stage, thread: str = THREAD) -> list[Received]:
+async def all_receipts(stage: Stage, thread: str = THREAD) -> list[RecordedReceipt]:
     async with stage.runtime.pool.connection() as conn:
         return await receipts(conn, stage.runtime.log, "default", thread)
 
@@ -100,7 +100,7 @@ async def again(stage: Stage, settings: Settings, seq: int, thread: str = THREAD
         return await rebuilt(conn, stage.runtime.log, settings, "default", thread, seq)
 
 
-async def check_all(stage: Stage, settings: Settings, found: list[Received], thread: str = THREAD) -> None:
+async def check_all(stage: Stage, settings: Settings, found: list[RecordedReceipt], thread: str = THREAD) -> None:
     for _, receipt in found:
         built = await again(stage, settings, receipt.as_of_seq, thread)
         assert built.receipt == receipt
