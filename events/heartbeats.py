@@ -15,7 +15,6 @@ from turnlog.events.tasks import cancel, pause
 
 logger = logging.getLogger("turnlog.heartbeats")
 ROUND_S = 60.0  # the maximum duration of a round in seconds, unless the loop has its own limit
-AGAIN_S = 1.0
 WINDOW_S = 60.0
 
 
@@ -74,10 +73,12 @@ Loop = Callable[[Heartbeat], Coroutine[Any, Any, None]]
 
 @dataclass(slots=True)
 class Heartbeats:
-    """All loops of this process. changed: set when a problem appears, changes or disappears."""
+    """All loops of this process. changed: set when a problem appears, changes or disappears. again_s: seconds before a
+    loop that ended is restarted."""
 
     loops: list[Heartbeat] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    again_s: float = 1.0
 
     @contextlib.asynccontextmanager
     async def running(
@@ -97,7 +98,7 @@ class Heartbeats:
         """
         beat = Heartbeat(role, name, self.changed, round_s)
         self.loops.append(beat)
-        keeper = asyncio.create_task(_keep(beat, loop, stop), name=f"keeper of {name}")
+        keeper = asyncio.create_task(_keep(beat, loop, stop, self.again_s), name=f"keeper of {name}")
         try:
             yield beat
         finally:
@@ -109,7 +110,7 @@ class Heartbeats:
                 self.loops.remove(beat)
 
 
-async def _keep(beat: Heartbeat, loop: Loop, stop: asyncio.Event) -> None:
+async def _keep(beat: Heartbeat, loop: Loop, stop: asyncio.Event, again_s: float) -> None:
     while not stop.is_set():
         task = asyncio.create_task(loop(beat), name=beat.loop)
         try:
@@ -120,7 +121,7 @@ async def _keep(beat: Heartbeat, loop: Loop, stop: asyncio.Event) -> None:
             return
         beat.fail(f"ended and is restarted: {_cause(task)}")
         logger.error("the loop %s of the role %s %s", beat.loop, beat.role, beat.problem)
-        await pause(stop, AGAIN_S)
+        await pause(stop, again_s)
 
 
 def _cause(task: "asyncio.Task[None]") -> str:

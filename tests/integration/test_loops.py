@@ -30,7 +30,6 @@ from turnlog.consumers.servers import background
 from turnlog.consumers.workers import app
 from turnlog.consumers.workers.durable_consumer import Delivery, DurableConsumer
 from turnlog.consumers.workers.durables import Durable
-from turnlog.events import heartbeats
 from turnlog.events.heartbeats import Heartbeat, Heartbeats
 from turnlog.events.progress import no_progress
 from turnlog.events.subjects import STREAM
@@ -346,8 +345,7 @@ def test_a_loop_without_a_round_counts_as_dead(tmp_path: Path) -> None:
     assert beat.fault is None
 
 
-async def test_a_loop_that_raises_and_one_that_returns_are_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeats, "AGAIN_S", 0.0)
+async def test_a_loop_that_raises_and_one_that_returns_are_started_again() -> None:
     began, stop, seen = 0, asyncio.Event(), list[str | None]()
 
     async def loop(beat: Heartbeat) -> None:
@@ -359,7 +357,7 @@ async def test_a_loop_that_raises_and_one_that_returns_are_started_again(monkeyp
             beat.beat()
             await stop.wait()
 
-    async with Heartbeats().running("role", "loop", loop, stop) as beat:
+    async with Heartbeats(again_s=0.0).running("role", "loop", loop, stop) as beat:
 
         async def runs() -> bool:
             return began == 3 and beat.fault is None

@@ -19,8 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jwt.algorithms import ECAlgorithm
 
-from turnlog.agent.access import access as module
-from turnlog.agent.access.access import MAX_BYTES, outside_issuer
+from turnlog.agent.access.access import AGAIN_S, MAX_BYTES, TRUSTED_S, KeySet, outside_issuer
 from turnlog.agent.access.identity import Identity, IssuerUnavailable, TokenExpired, Unauthenticated
 from turnlog.agent.access.web_tokens import peek
 from turnlog.agent.settings import InvalidSetting, Settings, load_settings
@@ -42,10 +41,10 @@ class Provider(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Answers)
         self.keys = [published(KEY, "one"), OCT]
         self.status, self.padding, self.asked = 200, "", 0
+        self.url = f"http://127.0.0.1:{self.server_port}/keys"
 
     def settings(self, **more: Any) -> Settings:
-        url = f"http://127.0.0.1:{self.server_port}/keys"
-        return load_settings(jwt_issuer="https://idp.example", jwt_audience="chat", jwt_jwks_url=url, **more)
+        return load_settings(jwt_issuer="https://idp.example", jwt_audience="chat", jwt_jwks_url=self.url, **more)
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -140,19 +139,21 @@ async def test_forged_tokens_are_refused(provider: Provider) -> None:
         await use(settings, token(exp=datetime.now(UTC) - HOUR))
 
 
-async def test_an_unknown_key_is_looked_for_once_a_minute(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
-    issuer = outside_issuer(provider.settings())
-    assert issuer is not None
-    await issuer.verify(token(), "one")
+async def test_an_unknown_key_is_looked_for_once_a_minute(provider: Provider) -> None:
+    now = 0.0
+    keys = KeySet(provider.url, lambda: now)
+    await keys.key("one")
     provider.keys = [published(OTHER, "two")]
+    now = AGAIN_S
     for _ in range(3):
         with pytest.raises(Unauthenticated):
-            await issuer.verify(token(OTHER, "two"), "two")
+            await keys.key("two")
     assert provider.asked == 1
-    monkeypatch.setattr(module, "AGAIN_S", 0.0)
-    assert (await issuer.verify(token(OTHER, "two"), "two")).user == "ann"
+    now = AGAIN_S + 1
+    assert (await keys.key("two")).key_id == "two"
     with pytest.raises(Unauthenticated):
-        await issuer.verify(token(), "one")
+        await keys.key("one")
+    assert provider.asked == 2
 
 
 @pytest.mark.parametrize("broken", [{"status": 500}, {"status": 302}, {"padding": "x" * MAX_BYTES}, {"keys": "none"}])
@@ -164,15 +165,17 @@ async def test_without_the_issuers_keys_nothing_is_accepted(provider: Provider, 
     assert provider.asked == 1
 
 
-async def test_keys_that_cannot_be_renewed_end(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
-    issuer = outside_issuer(provider.settings())
-    assert issuer is not None
-    await issuer.verify(token(), "one")
+async def test_keys_that_cannot_be_renewed_end(provider: Provider) -> None:
+    now = 0.0
+    keys = KeySet(provider.url, lambda: now)
+    await keys.key("one")
     provider.status = 500
-    for limit in ("FRESH_S", "AGAIN_S", "TRUSTED_S"):
-        monkeypatch.setattr(module, limit, 0.0)
+    now = TRUSTED_S
+    await keys.key("one")
+    assert provider.asked == 2
+    now = TRUSTED_S + 1
     with pytest.raises(IssuerUnavailable):
-        await issuer.verify(token(), "one")
+        await keys.key("one")
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,10 @@ import pytest
 from helpers.openai_server import OpenAIServer
 
 from turnlog.agent import metrics
-from turnlog.agent.models import openai_embeddings
 from turnlog.agent.models.calls import ResilientClient
 from turnlog.agent.models.errors import BreakerOpen, ModelRefused, ModelUnavailable
 from turnlog.agent.models.factory import make_embedder
-from turnlog.agent.models.openai_embeddings import OpenAIEmbedder, batches
+from turnlog.agent.models.openai_embeddings import OpenAIEmbedder, ServedOrOffline, batches
 from turnlog.agent.models.reranking import Reranker
 from turnlog.agent.settings import OFFLINE_VECTORS, Settings
 
@@ -211,16 +210,13 @@ async def test_no_vector_of_the_offline_model_gets_the_name_of_the_servers_model
     assert (await model.embed_passages(["x"])).shape == (1, 384)
 
 
-async def test_a_server_with_embeddings_keeps_them_and_one_that_is_away_is_asked_again(
-    default_embedder, server, monkeypatch
-):
-    monkeypatch.setattr(openai_embeddings, "PROBE_AGAIN_S", 0.0)
-    model = default_embedder()
+async def test_a_server_with_embeddings_keeps_them_and_one_that_is_away_is_asked_again(embedder, server):
+    model = ServedOrOffline(embedder(), cores=1, background=False, probe_again_s=0.0)
     server.fail(503, on="embeddings")
     await model.ready()
     assert not model.is_known
     await model.ready()
-    assert (model.model, model.is_known) == ("embedding-3", True)
+    assert (model.model, model.is_known) == ("text-embedding-3-small", True)
     assert (await model.embed_passages(["x"])).shape == (1, 32)
 
 

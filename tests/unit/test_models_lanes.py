@@ -7,7 +7,6 @@ import pytest
 from helpers.openai_server import OpenAIServer
 from helpers.servers import eventually
 
-from turnlog.agent.models import lanes
 from turnlog.agent.models.lanes import Lane, lane_of
 from turnlog.agent.models.openai_chat import OpenAIChat
 from turnlog.agent.models.protocol import ChatRequest
@@ -69,14 +68,14 @@ async def test_a_background_call_waits_for_an_answer_of_another_process(chats, s
     assert (await working).text == "echo: hello there"
 
 
-async def test_an_answer_of_a_dead_process_no_longer_counts(lane, monkeypatch):
-    monkeypatch.setattr(lanes, "SILENT_S", 0.0)
+async def test_an_answer_of_a_dead_process_no_longer_counts():
+    lane = Lane("test", silent_s=0.0)
     lane.heard("another", 1)
     assert not lane.is_answering
 
 
-async def test_a_background_call_gives_way_only_for_a_limited_time(lane, monkeypatch):
-    monkeypatch.setattr(lanes, "PATIENCE_S", 0.0)
+async def test_a_background_call_gives_way_only_for_a_limited_time():
+    lane = Lane("test", patience_s=0.0)
 
     async def work() -> str:
         return "done"

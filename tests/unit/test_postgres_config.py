@@ -5,7 +5,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from turnlog.consumers.servers import postgres_server as postgres_config
 from turnlog.consumers.servers.postgres_server import buffers_mb, memory, render
 
 MB = 2**20
@@ -19,12 +18,12 @@ def test_buffers_are_a_quarter_of_the_memory_within_bounds(memory_mb: int, buffe
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(f"{700 * MB}\n", 700 * MB), ("max\n", None), (None, None)])
-def test_a_containers_memory_limit_is_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str | None, expected: int | None
-) -> None:
+def test_a_containers_memory_limit_is_used(tmp_path: Path, limit: str | None, expected: int | None) -> None:
     file = tmp_path / "memory.max"
     if limit is not None:
         file.write_text(limit)
-    monkeypatch.setattr(postgres_config, "CONTAINER_LIMIT", file)
-    assert memory() == (expected or psutil.virtual_memory().total)
+    assert memory(file) == (expected or psutil.virtual_memory().total)
+
+
+def test_the_configuration_has_buffers_for_the_memory(tmp_path: Path) -> None:
     assert f"shared_buffers = '{buffers_mb(memory())}MB'" in render(tmp_path)
