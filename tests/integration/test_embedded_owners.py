@@ -16,28 +16,27 @@ import pytest
 from helpers.embedded_home import environment, pids, said, say, socket_folder
 from helpers.servers import processes_left_in
 
-from turnlog.consumers.servers import postgres_server, start
+from turnlog.consumers.servers import start
+from turnlog.consumers.servers.postgres_server import MOST_LOG_BYTES
 from turnlog.consumers.servers.server_user import hand_over, let_reach, server_identity
 
 pytestmark = pytest.mark.slow
 
 
-async def test_nobody_else_can_read_a_file_of_the_home_or_reach_the_socket(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_nobody_else_can_read_a_file_of_the_home_or_reach_the_socket(home: Path) -> None:
     """The umask restricts nothing; the logs of an earlier version were readable, and one of them is rotated."""
-    monkeypatch.setattr(postgres_server, "MOST_LOG_BYTES", 3)
     older = [home / "nats/nats.log", home / "postgres/postgres.log", home / "turnlog.log", home / "kek"]
     for file in older:
         file.parent.mkdir(mode=0o700, exist_ok=True)
         file.write_text("older")
         file.chmod(0o644)
+    os.truncate(home / "postgres/postgres.log", MOST_LOG_BYTES + 1)
     before = os.umask(0)
     try:
         servers = await start(home)
     finally:
         os.umask(before)
-    assert (home / "postgres/postgres.log.1").read_text() == "older"
+    assert (home / "postgres/postgres.log.1").stat().st_size == MOST_LOG_BYTES + 1
     inside = [path for path in home.rglob("*") if not path.is_symlink() and not path.is_socket()]
     assert [path for path in inside if path.is_file() and path.stat().st_mode & 0o077] == []
     assert (home / "nats").stat().st_mode & 0o077 == 0

@@ -13,7 +13,6 @@ from helpers.servers import eventually, rows
 from helpers.stage import Play, player
 from pydantic import SecretStr
 
-from turnlog.agent.privacy.keys import key_admin
 from turnlog.agent.privacy.keys.kek import InvalidKek, WrongKek, keks_of, make_kek, new_kek
 from turnlog.agent.privacy.keys.key_admin import destroy, rewrap, rotate, uses
 from turnlog.agent.privacy.keys.key_stream import KeyStream
@@ -129,7 +128,7 @@ async def test_a_process_that_missed_the_notification_forgets_a_destroyed_key_la
 
 
 async def test_a_process_that_opens_something_while_a_key_is_being_destroyed_forgets_it_too(
-    db: Connection, database_url: str, key_stream: KeyStream, monkeypatch: pytest.MonkeyPatch
+    db: Connection, database_url: str, key_stream: KeyStream
 ) -> None:
     """The process is first notified of the retirement, and reads the retired key from the table again."""
     async with store_on(key_stream, database_url) as store, await connect(database_url) as holder:
@@ -141,7 +140,6 @@ async def test_a_process_that_opens_something_while_a_key_is_being_destroyed_for
         async def is_retired() -> bool:
             return (await current(store, "ann")).id != key.id
 
-        monkeypatch.setattr(key_admin, "SETTLE_S", 0.0)
         destroying = asyncio.create_task(destroy(db, key_stream, "default", "ann"))
         await eventually(is_retired)
         assert await find(store, "ann", key.id) is not None

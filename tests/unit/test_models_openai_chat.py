@@ -5,11 +5,12 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from threading import Event
 
+import httpx2
 import pytest
 from helpers.chat_clients import ASK, ASK_RESTART, Clock, chat_clients, cut_off, deltas, ended, words
 from helpers.openai_server import OpenAIServer
 
-from turnlog.agent.models import openai_chat, openai_http
+from turnlog.agent.models import openai_chat
 from turnlog.agent.models.errors import (
     ModelRefused,
     ModelTimedOut,
@@ -17,6 +18,7 @@ from turnlog.agent.models.errors import (
 )
 from turnlog.agent.models.openai_chat import OpenAIChat
 from turnlog.agent.models.openai_embeddings import OpenAIEmbedder
+from turnlog.agent.models.openai_http import MAX_EVENT, BoundedResponse
 from turnlog.agent.models.protocol import BROKE_OFF, ChatRequest
 from turnlog.agent.models.reranking import Reranker
 
@@ -122,11 +124,15 @@ async def test_an_endless_reply_or_line_is_not_read_to_its_end(client, server, w
         await one.close()
 
 
-async def test_a_long_stream_of_short_events_is_read_whole(client, server, monkeypatch):
-    monkeypatch.setattr(openai_http, "MAX_EVENT", 1_000)
-    text = " ".join(f"{n}" for n in range(1_000))
-    server.reply(text)
-    assert (await deltas(client()))[-1].final.text == text
+async def test_a_long_stream_of_short_events_is_read_whole():
+    events = [b"%03d" % n * (MAX_EVENT // 300) for n in range(110)]
+
+    async def sent() -> AsyncIterator[bytes]:
+        for event in events:
+            yield b"data: %s\n\n" % event
+
+    response = BoundedResponse(200, content=sent(), request=httpx2.Request("POST", "http://127.0.0.1"))
+    assert [event async for event in response.events()] == events
 
 
 @pytest.mark.parametrize("broken", ["drop", "malformed"])

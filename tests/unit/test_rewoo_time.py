@@ -11,7 +11,6 @@ from turnlog.agent.answering.pieces import (
 )
 from turnlog.agent.models.errors import ModelTimedOut
 from turnlog.agent.models.protocol import ChatRequest, Delta
-from turnlog.agent.team import rewoo
 from turnlog.agent.team.rewoo import SOLVE_S
 from turnlog.agent.team.tools import MAY_BE_DONE, tool
 
@@ -85,15 +84,12 @@ async def test_a_plan_that_only_thinks_in_a_loop_is_abandoned_in_time(desk: Desk
         await desk.ask("refunds", within_s=0.5)
 
 
-async def test_a_model_that_hangs_after_a_slow_tool_is_abandoned_in_time(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_model_that_hangs_after_a_slow_tool_is_abandoned_in_time(desk: Desk) -> None:
     @tool
     async def slow() -> None:
         """Never ends."""
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(rewoo, "SOLVE_SHARE", 0.9)
     desk.server.reply(tool_calls=[("slow", {})])
     desk.server.hang()
     pieces = list[Piece]()
