@@ -56,14 +56,21 @@ OWN_SERVERS = {
 STARTS_SERVERS = re.compile(
     r"\b(home|new_home): Path|own_servers\(|start_cluster|\bFleet\(|prepared_home|chaos\.run import"
 )
-WORK_OF_MODELS = {
-    "agent/memory/extraction/by_model.py": "extracts memories",
-    "agent/memory/upkeep/contradictions.py": "compares memories",
-    "agent/memory/upkeep/merge_prompt.py": "merges memories",
-    "agent/recall/profile_text.py": "writes who a user is",
-    "agent/models/llm_tasks.py": "summarises and tags",
+# Files outside agent/models that call a method named `complete` or `stream`; only run.py asks a model for an answer.
+COMPLETES_OR_STREAMS = {
+    "agent/answering/run.py": "makes all answers",
+    "agent/memory/extraction/by_model.py": "a model extracts memories",
+    "agent/memory/upkeep/contradictions.py": "a model compares memories",
+    "agent/memory/upkeep/merge_prompt.py": "a model merges memories",
+    "agent/recall/profile_text.py": "a model writes who a user is",
     "agent/operations/model_checkup.py": "tries a model",
-    "consumers/workers/team_answers.py": "routes a question and plans",
+    "agent/team/offline.py": "is a chat model itself",
+    "consumers/workers/team_answers.py": "a model writes a text for a tool",
+    "agent/access/access.py": "reads the identity provider's keys over HTTP",
+    "agent/privacy/redaction/redact.py": "reads rows of Postgres",
+    "agent/team/http_tools.py": "reads the HTTP responses of tools",
+    "consumers/api/routes/personal.py": "reads an uploaded file",
+    "consumers/client/_http.py": "reads the responses of a turnlog server over HTTP",
 }
 IMPURE = {"asyncio", "time", "random", "secrets", "os", "pathlib", "socket", "nats", "openai", "httpx", "faststream"}
 
@@ -199,17 +206,14 @@ def test_only_the_langgraph_package_imports_langgraph() -> None:
 
 
 def test_one_module_calls_a_chat_model_for_an_answer() -> None:
-    """Other model work uses complete completions; streams of HTTP clients have other arguments."""
-    whole = {str(path.relative_to(ROOT)) for path in having("chat.complete(", "agent", "consumers")}
-    assert whole == set(WORK_OF_MODELS)
-    streams = {
+    callers = {
         str(path.relative_to(ROOT))
-        for path in having(".stream(", "agent", "consumers")
+        for path in sorted({*having(".complete(", *FOLDERS), *having(".stream(", *FOLDERS)})
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-        if node.func.attr == "stream" and [ast.unparse(given) for given in node.args] == ["request"]
+        if node.func.attr in ("complete", "stream")
     }
-    assert streams == {"agent/answering/run.py"}
+    assert {path for path in callers if not path.startswith("agent/models/")} == set(COMPLETES_OR_STREAMS)
 
 
 def test_an_answer_is_prepared_in_these_places() -> None:
