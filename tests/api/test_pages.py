@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 # Lists without a cursor, with the reason.
 WHOLE = {
-    "/api/chat/history": "a seed's route: all turns that are stored",
+    "/api/chat/history": "the path and its response are fixed: all stored turns of a conversation",
     "/api/usage": "one row for each day, month, agent or model",
     "/api/operations/users/{user}/usage": "one row for each day, month, agent or model",
     "/api/invitations": "the first 1,000 that wait for the caller",
@@ -30,7 +30,7 @@ WHOLE = {
     "/api/jobs": "what one user began in one process in the last ten minutes",
 }
 NOW = "2026-11-24T00:00:00.000000+00:00"
-OF_SEEDS = ("/ai-agent/", "/admin/ai-agent/", "/short-memory/")  # these paths are fixed
+FIXED = ("/ai-agent/", "/admin/ai-agent/", "/short-memory/")  # other programs expect exactly these responses
 Write = Callable[[int], Awaitable[Any]]
 
 
@@ -47,7 +47,7 @@ async def test_every_list_takes_a_cursor(serve: Serve) -> None:
             if {"items", "next"} <= named.get("properties", {}).keys() or "cursor" in taken:
                 assert {"cursor", "limit"} <= taken, path
                 pages.add(path)
-            elif schema.get("type") == "array" and not path.startswith(OF_SEEDS):
+            elif schema.get("type") == "array" and not path.startswith(FIXED):
                 whole.add(path)
         assert whole == WHOLE.keys()
         assert len(pages) >= 9
