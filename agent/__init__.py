@@ -1,1 +1,1 @@
-"""Implements the use cases over the read models: contexts, recall, memory, sessions, privacy, imports and more."""
+"""Implements the operations on the read models: contexts, recall, memory, sessions, privacy, imports and more."""

@@ -1,4 +1,4 @@
-"""Defines the runtime of use cases and workers: log, pool, models and settings. consumers/runtime.py composes it."""
+"""Defines the runtime of operations and workers: log, pool, models and settings. consumers/runtime.py composes it."""
 
 import asyncio
 import contextlib
@@ -57,7 +57,7 @@ class TenantPool:
 
 @dataclass(slots=True)
 class Runtime:
-    """The resources of a use case or a worker. pool: connections for lookups.
+    """The resources of an operation or a worker. pool: connections for lookups.
 
     started: names of the servers that this process started. when_behind: starts projectors in this process before a
     read waits for rows. api_url: the URL at which this process serves HTTP. roles: see TenantPool; open while
@@ -88,7 +88,7 @@ class Runtime:
     _closing: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
 
     def for_tenant(self, tenant: str) -> "Runtime":
-        """Returns this runtime with a pool that sees only one tenant's rows (row-level security), for use cases of a
+        """Returns this runtime with a pool that sees only one tenant's rows (row-level security), for operations of a
         request.
 
         Models, caches and waiting are those of this runtime. It must not be used for work that changes rows or reads
@@ -132,8 +132,8 @@ class Runtime:
                     await asyncio.sleep(LOOK_AGAIN_S)
 
     def cached(self, make: Callable[["Runtime"], T]) -> T:
-        """Returns the result of `make` for this runtime, such as a cache that several use cases share; `make` is called
-        only once.
+        """Returns the result of `make` for this runtime, such as a cache that several operations share; `make` is
+        called only once.
 
         The runtime of a tenant shares these results with the runtime that it was made from, which is passed to `make`.
         """

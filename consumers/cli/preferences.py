@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from turnlog.agent.memory import preferences as use_case
+from turnlog.agent.memory.preferences import set_preferences, show_preferences
 from turnlog.consumers.cli.console import BadOption, Result
 from turnlog.consumers.cli.options import commands
 from turnlog.consumers.cli.runner import Runtime, command
@@ -33,9 +33,9 @@ async def preferences(
     are not set are taken from what the user said."""
     owner = (rt.settings.tenant, user)
     if given or cleared:
-        chosen = await use_case.set_preferences(rt, *owner, _values(given or ()), cleared or ())
+        chosen = await set_preferences(rt, *owner, _values(given or ()), cleared or ())
     else:
-        chosen = await use_case.show_preferences(rt, *owner)
+        chosen = await show_preferences(rt, *owner)
     values = [(name, _shown(value)) for name, value in chosen.model_dump().items()]
     return Result(chosen, Table(("PREFERENCE", "VALUE"), values))
 

@@ -30,7 +30,7 @@ WITHOUT_KEY = {
     "POST /short-memory/query": "reads; the session memory names it so",
     "POST /ai-agent/refresh-context": "reads again; ai-agent names it so",
 }
-# Only the document of these operations is checked, because they call the same use cases as others.
+# Only the document of these operations is checked, because they call the same functions as others.
 OTHER_NAMES = ("/ai-agent/", "/admin/ai-agent/", "/short-memory/")
 KEY = {"Idempotency-Key": "k"}
 HOOK = "http://127.0.0.1:9/hook"

@@ -124,7 +124,7 @@ async def tenants_in(conn: Connection) -> dict[str, list[str]]:
 
 
 async def answers(runtime: Runtime, tenant: str) -> list[Any]:
-    """Returns the results of the use cases that read for a tenant."""
+    """Returns the results of the operations that read for a tenant."""
     found = await recall(runtime, tenant, "essay 8 May", user="ann")
     return [
         await list_threads(runtime, tenant),
@@ -165,7 +165,7 @@ async def test_a_tenant_sees_its_own_rows_before_and_after_a_rebuild_of_everythi
     await check_apart(runtime)
 
 
-async def test_a_tenants_use_cases_read_their_own_writes(runtime: Runtime) -> None:
+async def test_a_tenants_operations_read_their_own_writes(runtime: Runtime) -> None:
     mine = runtime.for_tenant("acme")
     await add_turn(mine, "acme", "new", NewTurn("user", "I like green tea."), user="ann")
     [said] = (await transcript(mine, "acme", "new")).turns

@@ -129,7 +129,7 @@ def is_module(name: str) -> bool:
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.name)
-def test_a_command_imports_only_use_cases_and_listed_exceptions(path: Path) -> None:
+def test_a_command_imports_only_operations_and_listed_exceptions(path: Path) -> None:
     others = {name for name in imported(path) if name.startswith("turnlog.") and not name.startswith(KNOWN)}
     assert others == EXCEPTIONS.get(path.name, set())
 

@@ -1,1 +1,1 @@
-"""The Model Context Protocol: six tools over the use cases."""
+"""The Model Context Protocol: six tools that call the operations."""

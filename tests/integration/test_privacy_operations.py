@@ -1,4 +1,4 @@
-"""Extraction, compactions, the archive, keys and personal data through their use cases, on real servers."""
+"""Extraction, compactions, the archive, keys and personal data, on real servers."""
 
 import json
 from collections.abc import AsyncIterator

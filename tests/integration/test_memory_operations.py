@@ -1,4 +1,4 @@
-"""The use cases of long-term memory, which programs and interfaces call, on the real log and database."""
+"""The operations on long-term memory, which programs and interfaces call, on the real log and database."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta

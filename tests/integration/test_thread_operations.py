@@ -1,4 +1,4 @@
-"""The use cases of conversations (threads, turns, contexts with receipts, recall) read their own writes."""
+"""The operations on conversations (threads, turns, contexts with receipts, recall) read their own writes."""
 
 from typing import Any
 from uuid import uuid4

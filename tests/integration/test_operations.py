@@ -1,4 +1,4 @@
-"""Entities, sessions, forks, receipts, usage and operations through their use cases, on the real log and database."""
+"""Entities, sessions, forks, usage, projections, dead letters and jobs, on the real log and database."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
