@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from turnlog.agent.counting import counted
-from turnlog.agent.operations.archives import archive_conversations, list_cold_conversations, restore_conversation
+from turnlog.agent.operations import archives
 from turnlog.consumers.cli.console import Result
 from turnlog.consumers.cli.options import commands
 from turnlog.consumers.cli.progress_bars import progress
@@ -29,10 +29,10 @@ async def archive(
 ) -> Result:
     """Move cold conversations of all tenants into files; reading one restores it."""
     if dry_run:
-        cold = await list_cold_conversations(rt, older_than)
+        cold = await archives.list_cold_conversations(rt, older_than)
         return Result(cold, _cold_lines(cold, rt.settings.tenant))
     with progress("archiving") as update:
-        made = await archive_conversations(rt, older_than, update)
+        made = await archives.archive_conversations(rt, older_than, update)
     left = f", left out {made.left_out:,}" if made.left_out else ""
     failed = f", {counted(made.errors, 'error')} (see the log)" if made.errors else ""
     return Result(made, f"archived {made.archived:,} to {made.folder}{left}{failed}", code=1 if made.errors else 0)
@@ -41,7 +41,7 @@ async def archive(
 @command(app)
 async def restore(rt: Runtime, thread: Annotated[str, typer.Argument()]) -> Result:
     """Bring a conversation back from the archive."""
-    made = await restore_conversation(rt, rt.settings.tenant, thread)
+    made = await archives.restore_conversation(rt, rt.settings.tenant, thread)
     return Result(made, f"{made.thread} {'is back' if made.restored else 'is not in the archive'}")
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from turnlog.agent.access.limits import Limits, change_limits, limits_of, reset_rate, usage_left
+from turnlog.agent.access import limits as limits_of_users
 from turnlog.consumers.cli.console import BadOption, Result
 from turnlog.consumers.cli.options import commands, group
 from turnlog.consumers.cli.runner import Runtime, command, listed
@@ -28,8 +28,8 @@ async def show(
 ) -> Result:
     """Show the limits of a tenant, or what one user has used and has left."""
     if user is not None:
-        return table(await usage_left(rt, rt.settings.tenant, user, role), LEFT)
-    return _limits(await limits_of(rt, rt.settings.tenant))
+        return table(await limits_of_users.usage_left(rt, rt.settings.tenant, user, role), LEFT)
+    return _limits(await limits_of_users.limits_of(rt, rt.settings.tenant))
 
 
 @command(below, "set")
@@ -39,13 +39,13 @@ async def change(
     plan: Annotated[str, typer.Option(help="Plan: user, or vip (which admins have too).")] = "user",
 ) -> Result:
     """Change limits, from the next request on."""
-    return _limits(await change_limits(rt, rt.settings.tenant, plan, _numbers(limits)))
+    return _limits(await limits_of_users.change_limits(rt, rt.settings.tenant, plan, _numbers(limits)))
 
 
 @command(below, projecting=False)
 async def reset(rt: Runtime, user: Annotated[str, typer.Option("--user", "-u", help="Whose.")]) -> Result:
     """Empty a user's windows; the quota stays as it is."""
-    await reset_rate(rt, rt.settings.tenant, user)
+    await limits_of_users.reset_rate(rt, rt.settings.tenant, user)
     return Result(None, "the windows are empty")
 
 
@@ -60,7 +60,7 @@ def _numbers(pairs: Sequence[str]) -> dict[str, float]:
     return numbers
 
 
-def _limits(by_plan: Limits) -> Result:
+def _limits(by_plan: "limits_of_users.Limits") -> Result:
     plans = {plan.upper(): lambda name, limits=limits: _number(limits[name]) for plan, limits in by_plan.items()}
     return Result(by_plan, table(list(by_plan["user"]), {"LIMIT": lambda name: name, **plans}).lines)
 

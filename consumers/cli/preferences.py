@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from turnlog.agent.memory.preferences import set_preferences, show_preferences
+from turnlog.agent.memory import preferences as preferences_of_users
 from turnlog.consumers.cli.console import BadOption, Result
 from turnlog.consumers.cli.options import commands
 from turnlog.consumers.cli.runner import Runtime, command
@@ -33,9 +33,9 @@ async def preferences(
     are not set are taken from what the user said."""
     owner = (rt.settings.tenant, user)
     if given or cleared:
-        chosen = await set_preferences(rt, *owner, _values(given or ()), cleared or ())
+        chosen = await preferences_of_users.set_preferences(rt, *owner, _values(given or ()), cleared or ())
     else:
-        chosen = await show_preferences(rt, *owner)
+        chosen = await preferences_of_users.show_preferences(rt, *owner)
     values = [(name, _shown(value)) for name, value in chosen.model_dump().items()]
     return Result(chosen, Table(("PREFERENCE", "VALUE"), values))
 
