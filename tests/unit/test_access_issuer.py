@@ -76,7 +76,7 @@ def provider() -> Iterator[Provider]:
 def token(key: Any = KEY, kid: str = "one", algorithm: str = "ES256", **changed: Any) -> str:
     now = datetime.now(UTC)
     claims = {"iss": "https://idp.example", "aud": "chat", "sub": "ann", "nbf": now, "exp": now + HOUR, **changed}
-    said = {name: None if one is JSON_NULL else one for name, one in claims.items() if one is not None}
+    said = {name: None if value is JSON_NULL else value for name, value in claims.items() if value is not None}
     return jwt.encode(said, key, algorithm, {"kid": kid})
 
 
@@ -91,7 +91,7 @@ def confused() -> str:
 async def use(settings: Settings, *tokens: str) -> list[Identity]:
     issuer = outside_issuer(settings)
     assert issuer is not None
-    return [await issuer.verify(one, peek(one).kid) for one in tokens]
+    return [await issuer.verify(token, peek(token).kid) for token in tokens]
 
 
 async def test_tenant_user_and_role_come_from_the_claims_alone(provider: Provider) -> None:
@@ -108,7 +108,7 @@ async def test_tenant_user_and_role_come_from_the_claims_alone(provider: Provide
     assert (await use(provider.settings(tenant="home"), token(org="acme")))[0].tenant == "home"
     assert provider.asked == 2, "each set of keys is fetched once"
     there = await use(settings, token(org="acme", zoneinfo="Asia/Tokyo"), token(org="acme", zoneinfo=["Asia/Tokyo"]))
-    assert [one.zone for one in there] == ["Asia/Tokyo", None]
+    assert [identity.zone for identity in there] == ["Asia/Tokyo", None]
 
 
 FORGED: dict[str, Callable[[], str]] = {
@@ -245,14 +245,14 @@ def test_a_claim_of_any_type_grants_no_additional_rights(provider: Provider) -> 
     def check(name: str, value: Any) -> None:
         made = token(**{"org": "acme", "scope": "read", name: JSON_NULL if value is None else value})
         try:
-            found = asyncio.run(issuer.verify(made, "one"))
+            identity = asyncio.run(issuer.verify(made, "one"))
         except Unauthenticated:
             return
-        assert found.user == (value if name == "sub" else "ann")
-        assert found.tenant == (value if name == "org" else "acme")
-        assert found.scopes <= (set(value.split()) if name == "scope" else {"read"})
-        assert found.role == "user" or (
-            name == "groups" and found.role in ([value] if isinstance(value, str) else value)
+        assert identity.user == (value if name == "sub" else "ann")
+        assert identity.tenant == (value if name == "org" else "acme")
+        assert identity.scopes <= (set(value.split()) if name == "scope" else {"read"})
+        assert identity.role == "user" or (
+            name == "groups" and identity.role in ([value] if isinstance(value, str) else value)
         )
         assert name not in ("exp", "nbf", "iat") or (isinstance(value, int | float) and not isinstance(value, bool))
 

@@ -94,9 +94,9 @@ def use(token: str) -> object:
 
 
 def test_a_token_names_tenant_user_role_and_scopes() -> None:
-    found = OwnIssuer(SECRET).verify(OwnIssuer(SECRET).issue(ANN, HOUR))
-    assert (found.tenant, found.user, found.role, found.scopes) == ("acme", "ann", "user", {"read", "ask"})
-    assert found.key_id is None and found.expires_at is not None
+    identity = OwnIssuer(SECRET).verify(OwnIssuer(SECRET).issue(ANN, HOUR))
+    assert (identity.tenant, identity.user, identity.role, identity.scopes) == ("acme", "ann", "user", {"read", "ask"})
+    assert identity.key_id is None and identity.expires_at is not None
 
 
 @pytest.mark.parametrize("case", FORGED)

@@ -64,8 +64,8 @@ def test_a_school_is_found_by_id_by_both_names_and_by_a_part_that_only_it_has() 
 
 
 @given(SCHOOLS, GPAS, GPAS)
-def test_a_better_gpa_never_lowers_the_chance(target: School, one: float, other: float) -> None:
-    low, high = sorted((one, other))
+def test_a_better_gpa_never_lowers_the_chance(target: School, first: float, second: float) -> None:
+    low, high = sorted((first, second))
     assert chance(Profile(gpa=low), target).probability <= chance(Profile(gpa=high), target).probability
 
 
@@ -125,19 +125,19 @@ def test_words_are_counted_in_both_languages(text: str, count: int) -> None:
 
 def test_a_review_counts_words_sentences_and_stock_phrases() -> None:
     text = "Since the dawn of time people sang. I carried 2 buckets.\n\nIt was raining in the garden"
-    found = review(text, {"prompt": "Describe a garden that taught you something", "word_limit": 10})
-    assert found["over_limit_by"] == found["words"] - 10 == 7
-    assert found["personality"] == {"stock_phrases": ["since the dawn of time"]}
-    assert found["detail"] == {"concrete_sentences": 1, "of": 3}
-    assert found["structure"] == {"paragraph_words": [11, 6]}
-    assert found["language"] == {"longest_sentence_words": 7, "mean_sentence_words": 5.7}
-    assert found["relevance"] == {"words_of_the_prompt": ["garden"], "of": 4}
+    essay_review = review(text, {"prompt": "Describe a garden that taught you something", "word_limit": 10})
+    assert essay_review["over_limit_by"] == essay_review["words"] - 10 == 7
+    assert essay_review["personality"] == {"stock_phrases": ["since the dawn of time"]}
+    assert essay_review["detail"] == {"concrete_sentences": 1, "of": 3}
+    assert essay_review["structure"] == {"paragraph_words": [11, 6]}
+    assert essay_review["language"] == {"longest_sentence_words": 7, "mean_sentence_words": 5.7}
+    assert essay_review["relevance"] == {"words_of_the_prompt": ["garden"], "of": 4}
 
 
 @given(st.text())
 def test_any_text_can_be_reviewed(text: str) -> None:
-    found = review(text, {})
-    assert found["words"] == words(text) and found["over_limit_by"] == 0
+    essay_review = review(text, {})
+    assert essay_review["words"] == words(text) and essay_review["over_limit_by"] == 0
 
 
 def test_a_word_in_the_title_of_a_post_counts_more() -> None:

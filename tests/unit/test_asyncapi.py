@@ -40,8 +40,8 @@ def references(part: Any) -> Iterator[str]:
         yield from ([part["$ref"]] if isinstance(part.get("$ref"), str) else [])
         part = list(part.values())
     if isinstance(part, list):
-        for one in part:
-            yield from references(one)
+        for item in part:
+            yield from references(item)
 
 
 def test_document_in_docs_is_current() -> None:
@@ -57,9 +57,9 @@ def test_document_is_asyncapi_3() -> None:
 
 def test_every_reference_leads_somewhere() -> None:
     for reference in references(made()):
-        found: Any = made()
+        value: Any = made()
         for step in reference.removeprefix("#/").split("/"):
-            found = found[step]
+            value = value[step]
 
 
 def test_every_contract_is_a_channel_with_its_version() -> None:

@@ -65,11 +65,11 @@ def test_thinking_images_tool_calls_and_system_prompts_make_no_chunk() -> None:
 
 
 def test_turns_that_only_repeat_memory_make_no_chunk() -> None:
-    found = turn('{"items": [{"text": "Ann: I have a corgi"}]}', role="tool", name="recall_memory", tool_call_id="c1")
+    result = turn('{"items": [{"text": "Ann: I have a corgi"}]}', role="tool", name="recall_memory", tool_call_id="c1")
     quoted = turn("[offline, no language model configured] I found:", role="assistant", model="offline-extractive")
 
-    assert chunks(found) == chunks(quoted) == []
-    assert index_texts(found.event) == index_texts(quoted.event) == []
+    assert chunks(result) == chunks(quoted) == []
+    assert index_texts(result.event) == index_texts(quoted.event) == []
     assert chunks(turn("12 degrees", role="tool", name="weather", tool_call_id="c2"))
 
 

@@ -44,11 +44,11 @@ def test_an_encoded_event_decodes_to_an_equal_event(
 @pytest.mark.parametrize("data", EVERY_CONTRACT, ids=lambda data: data.type)
 def test_the_cloudevents_sdk_takes_every_event(data: EventData) -> None:
     made = event(data, thread="t/1", user="ann", tenant="acme")
-    found = JSONFormat().read(CloudEvent, encode(made))
-    assert (found.get_id(), found.get_type()) == (str(made.id), f"turnlog.{data.type}")
-    assert (found.get_subject(), found.get_time()) == ("t/1", made.time)
-    assert (found.get_extension("tenant"), found.get_extension("user")) == ("acme", "ann")
-    assert decode(JSONFormat().write(found)) == made
+    cloud_event = JSONFormat().read(CloudEvent, encode(made))
+    assert (cloud_event.get_id(), cloud_event.get_type()) == (str(made.id), f"turnlog.{data.type}")
+    assert (cloud_event.get_subject(), cloud_event.get_time()) == ("t/1", made.time)
+    assert (cloud_event.get_extension("tenant"), cloud_event.get_extension("user")) == ("acme", "ann")
+    assert decode(JSONFormat().write(cloud_event)) == made
 
 
 @pytest.mark.parametrize("data", EVERY_CONTRACT, ids=lambda data: data.type)
@@ -129,8 +129,8 @@ def test_without_a_dataschema_the_newest_version_is_meant() -> None:
 
 
 def test_a_foreign_producer_may_leave_out_thread_and_tenant() -> None:
-    found = decode(envelope(thread=None, tenant=None))
-    assert (found.thread, found.tenant) == ("t", "default")
+    decoded = decode(envelope(thread=None, tenant=None))
+    assert (decoded.thread, decoded.tenant) == ("t", "default")
 
 
 @pytest.mark.parametrize("thread", ["", "a\0b", "x" * 10_000, "\ud800"])
@@ -161,6 +161,6 @@ TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
     ],
 )
 def test_a_malformed_traceparent_is_left_out_and_the_event_kept(traceparent: Any) -> None:
-    found = decode(envelope(traceparent=traceparent))
-    assert (found.traceparent, found.type) == (None, "turn_recorded")
+    decoded = decode(envelope(traceparent=traceparent))
+    assert (decoded.traceparent, decoded.type) == (None, "turn_recorded")
     assert decode(envelope(traceparent=f"00-{TRACE}-{SPAN}-01")).traceparent == f"00-{TRACE}-{SPAN}-01"

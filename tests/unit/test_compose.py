@@ -35,12 +35,12 @@ REQUIRED = re.compile(r"\$\{(\w+):\?([^}]+)\}")
 
 @cache
 def compose() -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text("utf-8"))
-    return found
+    document: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text("utf-8"))
+    return document
 
 
 def workers() -> dict[str, Any]:
-    return {name: one for name, one in compose()["services"].items() if one["image"] == "turnlog:local"}
+    return {name: service for name, service in compose()["services"].items() if service["image"] == "turnlog:local"}
 
 
 def settings_of(service: str, monkeypatch: pytest.MonkeyPatch) -> Settings:
@@ -51,7 +51,7 @@ def settings_of(service: str, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 
 def with_defaults(text: str) -> str:
-    return INTERPOLATED.sub(lambda found: found[2] or "", text)
+    return INTERPOLATED.sub(lambda match: match[2] or "", text)
 
 
 def test_file_is_valid_by_the_compose_specification() -> None:
@@ -60,16 +60,16 @@ def test_file_is_valid_by_the_compose_specification() -> None:
 
 
 def test_every_role_has_a_service_and_every_service_a_role() -> None:
-    assert {name: one["command"] for name, one in workers().items()} == {role: ["worker", role] for role in ROLES}
+    assert {name: worker["command"] for name, worker in workers().items()} == {role: ["worker", role] for role in ROLES}
 
 
 @pytest.mark.parametrize("service", ROLES)
 def test_commands_and_health_checks_are_commands_of_turnlog(service: str) -> None:
-    one = workers()[service]
-    entry = re.search(r'^ENTRYPOINT \["(\w+)"\]$', one["build"]["dockerfile_inline"], re.MULTILINE)
+    worker = workers()[service]
+    entry = re.search(r'^ENTRYPOINT \["(\w+)"\]$', worker["build"]["dockerfile_inline"], re.MULTILINE)
     assert entry is not None and entry[1] == app.info.name
-    parse(one["command"])
-    check = one["healthcheck"]["test"]
+    parse(worker["command"])
+    check = worker["healthcheck"]["test"]
     if service == "api":
         assert "http://127.0.0.1:8484/health/ready" in check[-1]
     else:
@@ -92,37 +92,37 @@ def test_parsing_refuses_an_unknown_option() -> None:
 
 def test_variables_are_settings_of_turnlog() -> None:
     known = {name for field in Settings.model_fields.values() for name in field.validation_alias.choices}  # type: ignore[union-attr]
-    for one in workers().values():
-        assert set(one["environment"]) <= known
+    for worker in workers().values():
+        assert set(worker["environment"]) <= known
 
 
 def test_defaults_give_usable_settings_with_given_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = settings_of("projectors", monkeypatch)
-    assert found.stream == StreamOptions(partitions=8, replicas=3)
-    assert stream_config(found.stream).num_replicas == 3
-    assert found.offline and found.model == Settings.model_fields["model"].default
-    assert found.nats_url and found.database_url
+    settings = settings_of("projectors", monkeypatch)
+    assert settings.stream == StreamOptions(partitions=8, replicas=3)
+    assert stream_config(settings.stream).num_replicas == 3
+    assert settings.offline and settings.model == Settings.model_fields["model"].default
+    assert settings.nats_url and settings.database_url
 
 
 def test_addresses_name_services_and_their_ports(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = settings_of("agent", monkeypatch)
+    settings = settings_of("agent", monkeypatch)
     nodes = [name for name in compose()["services"] if name.startswith("nats-")]
-    assert found.nats_url == ",".join(f"nats://turnlog:turnlog@{node}:4222" for node in nodes)
-    assert found.database_url == "postgresql://turnlog:turnlog@postgres:5432/turnlog"
+    assert settings.nats_url == ",".join(f"nats://turnlog:turnlog@{node}:4222" for node in nodes)
+    assert settings.database_url == "postgresql://turnlog:turnlog@postgres:5432/turnlog"
     routes = re.search(r"routes: \[(.*)\]", compose()["configs"]["nats"]["content"])
     assert routes and routes[1].split(", ") == [f"nats://{node}:6222" for node in nodes]
-    assert len(nodes) == found.replicas
+    assert len(nodes) == settings.replicas
 
 
 def test_workers_start_only_when_all_servers_are_healthy() -> None:
-    servers = {name: one for name, one in compose()["services"].items() if name not in workers()}
-    assert all("healthcheck" in one for one in servers.values())
-    for one in workers().values():
-        assert one["depends_on"] == {name: {"condition": "service_healthy"} for name in servers}
+    servers = {name: server for name, server in compose()["services"].items() if name not in workers()}
+    assert all("healthcheck" in server for server in servers.values())
+    for worker in workers().values():
+        assert worker["depends_on"] == {name: {"condition": "service_healthy"} for name in servers}
 
 
 def test_every_server_keeps_its_data_in_a_separate_volume() -> None:
-    kept = [volume.split(":")[0] for one in compose()["services"].values() for volume in one.get("volumes", ())]
+    kept = [volume.split(":")[0] for service in compose()["services"].values() for volume in service.get("volumes", ())]
     assert sorted(kept) == sorted(compose()["volumes"]) and len(kept) == len(set(kept))
 
 
@@ -134,8 +134,8 @@ def test_image_copies_every_package_of_the_project() -> None:
 
 
 def test_the_key_encryption_key_has_no_default_and_the_refusal_says_how_to_make_one() -> None:
-    for one in workers().values():
-        required = REQUIRED.fullmatch(one["environment"]["TURNLOG_KEK"])
+    for worker in workers().values():
+        required = REQUIRED.fullmatch(worker["environment"]["TURNLOG_KEK"])
         assert required is not None and required[1] == "TURNLOG_KEK"
         command = re.search(r"`(.+)`", required[2])
         assert command is not None

@@ -71,8 +71,8 @@ def default(field: FieldInfo) -> Any:
 
 def parsed(names: tuple[str, ...], written: str) -> Any:
     """Returns the written default as the settings parse it from the environment."""
-    found = Settings.model_validate({names[0]: written})
-    return getattr(found, next(name for name, field in Settings.model_fields.items() if names_of(field) == names))
+    settings = Settings.model_validate({names[0]: written})
+    return getattr(settings, next(name for name, field in Settings.model_fields.items() if names_of(field) == names))
 
 
 @pytest.mark.parametrize("name", COMMON)
@@ -82,7 +82,7 @@ def test_common_variable_keeps_its_name_and_default(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "model"),
+    ("variables", "model"),
     [
         ({"OPENAI_API_KEY": "sk"}, OPENAI),
         ({"MEMORY_EMBEDDING_API_KEY": "sk"}, OPENAI),
@@ -97,12 +97,12 @@ def test_common_variable_keeps_its_name_and_default(name: str) -> None:
     ],
 )
 def test_the_default_embedding_model_is_one_of_the_server(
-    given: dict[str, str], model: str, monkeypatch: pytest.MonkeyPatch
+    variables: dict[str, str], model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With only OpenAI's key, the model is one of OpenAI's, which has no embedding-3."""
     for name in (name for names in FIELDS for name in names):
         monkeypatch.delenv(name, raising=False)
-    assert Settings.model_validate(given).embedding_model == model
+    assert Settings.model_validate(variables).embedding_model == model
 
 
 def test_every_variable_the_code_names_is_documented() -> None:
@@ -115,8 +115,8 @@ def test_every_variable_the_code_names_is_documented() -> None:
     ]
     known = {name for names in FIELDS for name in names}
     for path in texts:
-        found = set(re.findall(r"\b(?:TURNLOG|MEMORY|API)_[A-Z]+(?:_[A-Z]+)*\b", path.read_text("utf-8")))
-        assert found <= known | OTHERS, f"{path}: {sorted(found - known - OTHERS)}"
+        variables = set(re.findall(r"\b(?:TURNLOG|MEMORY|API)_[A-Z]+(?:_[A-Z]+)*\b", path.read_text("utf-8")))
+        assert variables <= known | OTHERS, f"{path}: {sorted(variables - known - OTHERS)}"
 
 
 # Variables of compose.yaml and of the TypeScript example, and a stream's name.
@@ -128,15 +128,15 @@ def test_variables_with_the_names_of_settings_are_not_read(monkeypatch: pytest.M
     defaults = Settings(_env_file=None).model_dump(exclude={"home"})
     for name in Settings.model_fields:
         monkeypatch.setenv(name.upper(), "7")
-    found = Settings(_env_file=None)
+    settings = Settings(_env_file=None)
     variables = {name for field in Settings.model_fields.values() for name in names_of(field)}
     free = {name for name in defaults if name.upper() not in variables}
-    assert {name: getattr(found, name) for name in free} == {name: defaults[name] for name in free}
-    assert found.home != Path("7")
+    assert {name: getattr(settings, name) for name in free} == {name: defaults[name] for name in free}
+    assert settings.home != Path("7")
 
 
 @pytest.mark.parametrize(
-    ("given", "seconds"),
+    ("variables", "seconds"),
     [
         ({"API_BASE_URL": "http://127.0.0.1:11434/v1"}, 45),
         ({"OPENAI_BASE_URL": "http://ollama:11434/v1"}, 45),
@@ -145,5 +145,5 @@ def test_variables_with_the_names_of_settings_are_not_read(monkeypatch: pytest.M
         ({"API_KEY": "sk"}, 120),
     ],
 )
-def test_the_time_limit_of_an_answer_is_shorter_for_a_local_model(given: dict[str, str], seconds: float) -> None:
-    assert Settings.model_validate(given).answer_timeout_s == seconds
+def test_the_time_limit_of_an_answer_is_shorter_for_a_local_model(variables: dict[str, str], seconds: float) -> None:
+    assert Settings.model_validate(variables).answer_timeout_s == seconds

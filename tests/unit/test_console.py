@@ -100,7 +100,7 @@ def test_a_long_key_is_never_broken_on_a_narrow_terminal() -> None:
     narrow.print(f"the key is {key}", markup=False)
     narrow.print("words that are broken between two of them at the end of a line", markup=False)
     first, *others = file.getvalue().splitlines()
-    assert key in first and [one.strip() for one in others] == [
+    assert key in first and [line.strip() for line in others] == [
         "words that are broken between two of",
         "them at the end of a line",
     ]

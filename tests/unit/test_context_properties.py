@@ -84,37 +84,37 @@ thorough = settings(max_examples=examples(100), deadline=None, suppress_health_c
 
 @thorough
 @given(inputs)
-def test_every_context_is_valid_and_within_budget(given: ContextInput) -> None:
-    built = build_context(given)
+def test_every_context_is_valid_and_within_budget(inputs: ContextInput) -> None:
+    built = build_context(inputs)
     assert validate_openai_messages(built.messages) == []
     OPENAI.validate_python(built.messages)
     total = sum(tier.tokens for tier in built.tiers)
     assert total <= built.budget
-    counter = counter_for(given.model)
-    history = built.messages[1:] if given.system_prompt else built.messages
+    counter = counter_for(inputs.model)
+    history = built.messages[1:] if inputs.system_prompt else built.messages
     assert total == sum(map(counter.wire, history))
     assert len(history) == sum(len(tier.items) for tier in built.tiers)
 
 
 @thorough
 @given(inputs, st.lists(words.filter(bool), max_size=2))
-def test_every_message_has_its_share_of_the_window(given: ContextInput, notes: list[str]) -> None:
-    given = replace(given, window=20_000, notes=[{"role": "user", "content": note[:400]} for note in notes])
-    built, counter = build_context(given), counter_for(given.model)
-    shares = shares_of(built, bool(given.system_prompt))
+def test_every_message_has_its_share_of_the_window(inputs: ContextInput, notes: list[str]) -> None:
+    inputs = replace(inputs, window=20_000, notes=[{"role": "user", "content": note[:400]} for note in notes])
+    built, counter = build_context(inputs), counter_for(inputs.model)
+    shares = shares_of(built, bool(inputs.system_prompt))
     assert [share.tokens for share in shares.messages] == [counter.wire(wire) for wire in built.messages]
     parts = [share.part for share in shares.messages]
-    assert parts.count("memories") == len(notes) and parts.count("system") == bool(given.system_prompt)
+    assert parts.count("memories") == len(notes) and parts.count("system") == bool(inputs.system_prompt)
     total = shares.system + shares.tools + shares.memories + shares.reserve + shares.safety + shares.free
     assert total + sum(tier.tokens for tier in built.tiers) + REPLY_PRIMING == shares.window
 
 
 @thorough
 @given(inputs)
-def test_the_latest_user_message_is_always_sent(given: ContextInput) -> None:
-    built = build_context(given)
-    options = WireOptions(given.settings.keep_thinking)
-    spoken = [m for m in given.messages if m.role == "user" and body(m, options) is not None]
+def test_the_latest_user_message_is_always_sent(inputs: ContextInput) -> None:
+    built = build_context(inputs)
+    options = WireOptions(inputs.settings.keep_thinking)
+    spoken = [m for m in inputs.messages if m.role == "user" and body(m, options) is not None]
     if spoken:
         shown = [item.seq for tier in built.tiers for item in tier.items if item.role == "user"]
         assert spoken[-1].seq in shown
@@ -122,20 +122,20 @@ def test_the_latest_user_message_is_always_sent(given: ContextInput) -> None:
 
 @thorough
 @given(inputs)
-def test_every_turn_is_in_one_tier_or_dropped_with_a_reason(given: ContextInput) -> None:
-    built = build_context(given)
+def test_every_turn_is_in_one_tier_or_dropped_with_a_reason(inputs: ContextInput) -> None:
+    built = build_context(inputs)
     places = [{i.seq for i in t.items} for t in built.tiers if t.tier != "1"]
     dropped = [remark.seq for remark in built.dropped]
-    assert sum(map(len, places)) + len(dropped) == len(given.messages)
-    assert set(dropped).union(*places) == {m.seq for m in given.messages}
+    assert sum(map(len, places)) + len(dropped) == len(inputs.messages)
+    assert set(dropped).union(*places) == {m.seq for m in inputs.messages}
     assert all(remark.reason for remark in built.dropped)
 
 
 @thorough
 @given(inputs)
-def test_tiers_follow_each_other_in_time(given: ContextInput) -> None:
+def test_tiers_follow_each_other_in_time(inputs: ContextInput) -> None:
     """Units are in the order of their first turn; only a late result may be older than its position."""
-    built = build_context(given)
+    built = build_context(inputs)
     openers = [
         item.seq for tier in built.tiers for item in tier.items if tier.tier != "1" and item.role in ("user", "system")
     ]
@@ -145,50 +145,50 @@ def test_tiers_follow_each_other_in_time(given: ContextInput) -> None:
 
 @thorough
 @given(inputs)
-def test_building_changes_nothing_and_repeats_exactly(given: ContextInput) -> None:
-    before = copy.deepcopy(given.messages)
-    first, second = build_context(given), build_context(given)
-    assert given.messages == before
+def test_building_changes_nothing_and_repeats_exactly(inputs: ContextInput) -> None:
+    before = copy.deepcopy(inputs.messages)
+    first, second = build_context(inputs), build_context(inputs)
+    assert inputs.messages == before
     assert first == second
 
 
 @thorough
 @given(inputs)
 def test_a_doubt_is_one_more_message_or_left_out_and_never_costs_a_turn(
-    given: ContextInput,
+    inputs: ContextInput,
 ) -> None:
-    plain, built = build_context(replace(given, doubt=None)), build_context(replace(given, doubt="[NOTE] not found"))
+    plain, built = build_context(replace(inputs, doubt=None)), build_context(replace(inputs, doubt="[NOTE] not found"))
     note = {"role": "user", "content": "[NOTE] not found"}
     assert built.tiers == plain.tiers
     if built.receipt.doubt is None:
         assert built.messages == plain.messages
     else:
-        place = built.messages.index(note)
-        assert [*built.messages[:place], *built.messages[place + 1 :]] == plain.messages
-        assert counter_for(given.model).wire(note) <= max(
+        index = built.messages.index(note)
+        assert [*built.messages[:index], *built.messages[index + 1 :]] == plain.messages
+        assert counter_for(inputs.model).wire(note) <= max(
             built.budget - sum(tier.tokens for tier in built.tiers), built.window // 20
         )
 
 
 @thorough
 @given(inputs)
-def test_relevant_turns_change_only_the_middle(given: ContextInput) -> None:
-    plain, built = build_context(replace(given, relevant=())), build_context(given)
-    tiers, others = ({tier.tier: tier for tier in one.tiers} for one in (plain, built))
+def test_relevant_turns_change_only_the_middle(inputs: ContextInput) -> None:
+    plain, built = build_context(replace(inputs, relevant=())), build_context(inputs)
+    tiers, others = ({tier.tier: tier for tier in context.tiers} for context in (plain, built))
     assert tiers.keys() == others.keys()
     assert [tiers[name] for name in tiers if name != "2"] == [others[name] for name in tiers if name != "2"]
-    if not set(given.relevant) & {m.seq for m in given.messages}:
+    if not set(inputs.relevant) & {m.seq for m in inputs.messages}:
         assert plain.messages == built.messages
 
 
 @thorough
 @given(inputs)
-def test_a_relevant_turn_that_finds_no_room_takes_none(given: ContextInput) -> None:
-    built = build_context(replace(given, relevant=given.relevant[:1]))
+def test_a_relevant_turn_that_finds_no_room_takes_none(inputs: ContextInput) -> None:
+    built = build_context(replace(inputs, relevant=inputs.relevant[:1]))
     places = {tier.tier: {item.seq for item in tier.items} for tier in built.tiers}
     dropped = {remark.seq for remark in built.dropped if remark.reason == OVER_BUDGET}
-    if "2" in places and dropped.intersection(given.relevant[:1]):
-        plain = build_context(replace(given, relevant=()))
+    if "2" in places and dropped.intersection(inputs.relevant[:1]):
+        plain = build_context(replace(inputs, relevant=()))
         assert plain.messages == built.messages  # a dropped turn takes no room from others
 
 

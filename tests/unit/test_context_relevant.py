@@ -45,9 +45,9 @@ def test_relevant_turns_stay_in_the_order_of_time() -> None:
 def test_a_relevant_result_comes_with_its_call_condensed() -> None:
     asked = [user(), assistant("", "a"), tool("a", "x" * 1_000)]
     messages = [*asked, *chat(60)]
-    found = asked[-1]
-    built = context(messages, (found.seq,))
-    assert seqs(built, "2")[:2] == [messages[1].seq, found.seq]
+    result = asked[-1]
+    built = context(messages, (result.seq,))
+    assert seqs(built, "2")[:2] == [messages[1].seq, result.seq]
     assert built.messages[1]["content"].endswith(MARK)
 
 

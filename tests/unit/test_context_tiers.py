@@ -45,7 +45,7 @@ def tier(built: Context, name: str) -> Any:
 
 def among(turns: TurnSpans, messages: list[Message]) -> set[int]:
     """Returns the sequences of the messages in the spans."""
-    return {one.seq for one in messages if any(first <= one.seq <= last for first, last in turns.spans)}
+    return {message.seq for message in messages if any(first <= message.seq <= last for first, last in turns.spans)}
 
 
 def shown_seqs(built: Context, name: str) -> set[int]:
@@ -302,17 +302,17 @@ def test_the_receipt_accounts_for_every_turn() -> None:
 
 
 def test_the_same_input_always_gives_the_same_hash() -> None:
-    given = ContextInput(messages=chat(100), model="gpt-4o", window=6_000, summary=SUMMARY)
-    assert build_context(given).receipt == build_context(given).receipt
-    other = replace(given, summary=Summary("another"))
-    assert build_context(other).receipt.context_hash != build_context(given).receipt.context_hash
+    inputs = ContextInput(messages=chat(100), model="gpt-4o", window=6_000, summary=SUMMARY)
+    assert build_context(inputs).receipt == build_context(inputs).receipt
+    other = replace(inputs, summary=Summary("another"))
+    assert build_context(other).receipt.context_hash != build_context(inputs).receipt.context_hash
 
 
 def test_a_recorded_budget_takes_the_place_of_the_computed_one() -> None:
     tools = [{"type": "function", "function": {"name": "recall_memory", "parameters": {"type": "object"}}}]
-    given = ContextInput(messages=chat(100), model="gpt-4o", window=6_000, tools=tools)
-    then = build_context(given)
-    again = build_context(replace(given, tools=(), budget=then.budget))
+    inputs = ContextInput(messages=chat(100), model="gpt-4o", window=6_000, tools=tools)
+    then = build_context(inputs)
+    again = build_context(replace(inputs, tools=(), budget=then.budget))
     assert again.receipt == then.receipt
 
 
@@ -352,7 +352,7 @@ def test_a_question_that_borrows_from_the_middle_is_not_also_said_to_be_dropped(
     older = [user(""), user(""), user(""), assistant("", "a", "b"), user("")]
     messages = [*older, user("x " * 56), turn("system", "y " * 55), tool(None, "z " * 6)]
     built = context(messages, window=300, settings=ContextSettings(3, 0, share_unused=False))
-    shown = {item.seq for one in built.tiers for item in one.items}
+    shown = {item.seq for tier in built.tiers for item in tier.items}
     assert messages[5].seq in shown
     assert not shown & {remark.seq for remark in built.dropped}
 

@@ -148,7 +148,7 @@ CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "
 def test_the_validator_finds_messages_that_the_api_would_refuse(
     messages: list[dict[str, object]], problem: str
 ) -> None:
-    assert any(problem in found for found in validate_openai_messages(messages))
+    assert any(problem in reported for reported in validate_openai_messages(messages))
 
 
 def test_the_validator_accepts_a_good_conversation() -> None:

@@ -51,10 +51,10 @@ def golden(name: str, version: int) -> bytes:
 
 @pytest.mark.parametrize(("name", "version"), EVERY_VERSION)
 def test_every_version_ever_released_still_decodes(name: str, version: int) -> None:
-    found = decode(golden(name, version))
-    assert found.type == name
-    assert found.thread == "线/thread.1"
-    assert found.user == "ann"
+    decoded = decode(golden(name, version))
+    assert decoded.type == name
+    assert decoded.thread == "线/thread.1"
+    assert decoded.user == "ann"
 
 
 @pytest.mark.parametrize("data", EVERY_CONTRACT, ids=lambda data: data.type)
@@ -65,9 +65,9 @@ def test_the_newest_version_encodes_to_the_golden_document(data: EventData) -> N
 
 
 def test_version_one_of_a_turn_becomes_the_turn_of_today() -> None:
-    found = decode(golden("turn_recorded", 1))
+    decoded = decode(golden("turn_recorded", 1))
     assert json.loads(golden("turn_recorded", 1))["data"] == {"role": "assistant", "text": "Hello Ann", "tokens": 3}
-    assert found.data.model_dump(exclude_defaults=True) == {
+    assert decoded.data.model_dump(exclude_defaults=True) == {
         "role": "assistant",
         "content": "Hello Ann",
         "tokens_out": 3,

@@ -79,12 +79,12 @@ async def test_the_node_reads_the_latest_question_and_clears_results_of_the_last
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("fields", "says"),
     [({"kb_prefix": "memories"}, "single users"), ({"kb_prefix": "a.b"}, "label"), ({"patterns": ("(",)}, "pattern")],
 )
-def test_an_invalid_route_is_refused_when_it_is_made(given: dict[str, Any], says: str) -> None:
+def test_an_invalid_route_is_refused_when_it_is_made(fields: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidRoute, match=says):
-        Route("bad", **given)
+        Route("bad", **fields)
 
 
 async def test_a_route_without_documents_answers_without_retrieval() -> None:

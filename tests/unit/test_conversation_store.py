@@ -59,7 +59,7 @@ async def test_the_nearest_documents_of_the_namespace_come_first() -> None:
 
 async def test_chinese_finds_chinese() -> None:
     update = await nodes(1).retrieve(asking("文书的结构"), runtime=Run(store=await filled()))
-    assert [found["key"] for found in update["retrieval_results"]] == ["结构"]
+    assert [result["key"] for result in update["retrieval_results"]] == ["结构"]
 
 
 async def test_without_a_store_the_results_are_empty_and_debug_says_so() -> None:

@@ -82,14 +82,14 @@ def codes() -> set[str]:
 
 def written() -> dict[str, int]:
     """Returns the codes that the API uses without an error class, with their status. OAuth has separate codes."""
-    found = {}
+    statuses = {}
     for path in {*(ROOT / "consumers/api").rglob("*.py")} - {ROOT / "consumers/api/mcp/oauth.py"}:
         for node in ast.walk(ast.parse(path.read_text())):
             parts = getattr(node, "args" if isinstance(node, ast.Call) else "elts", [])[:2]
             values = [part.value for part in parts if isinstance(part, ast.Constant)]
             if len(values) == 2 and isinstance(values[0], int) and values[0] >= 400 and isinstance(values[1], str):
-                found[values[1]] = values[0]
-    return found
+                statuses[values[1]] = values[0]
+    return statuses
 
 
 def test_every_code_has_a_deliberate_status() -> None:
@@ -132,10 +132,10 @@ def test_every_code_says_why_in_chinese() -> None:
 def test_a_refused_preference_says_in_the_language_of_the_reader_what_is_allowed() -> None:
     token = reader_language.set("zh")
     try:
-        for given in ({"language": 5}, {"timezone": "Mars/Base"}, {"retention_days": 10}, {"school": ["x"] * 21}):
+        for preference in ({"language": 5}, {"timezone": "Mars/Base"}, {"retention_days": 10}, {"school": ["x"] * 21}):
             with pytest.raises(InvalidPreference) as refused:
-                checked(given, most_days=9)
-            (name,) = given
+                checked(preference, most_days=9)
+            (name,) = preference
             assert json.loads(bytes(problem_of(refused.value).body))["detail"].startswith(f"偏好 {name}")
             assert json.loads(bytes(problem_of(refused.value, "en").body))["detail"].startswith(f"{name}: ")
     finally:

@@ -26,9 +26,9 @@ KNOWN = {"D8:6", "D9:17", "D11:26", "D30:5"}
 
 def test_malformed_references_are_repaired_and_counted() -> None:
     assert read_evidence(["D8:6"], KNOWN) == read_evidence(["D8:6", "D8:6"], KNOWN)
-    found = read_evidence(["D8:6; D9:17", "D:11:26", "D30:05", "D", "D99:1"], KNOWN)
-    assert found.turns == KNOWN
-    assert (found.repaired, found.unusable) == (4, 2)
+    evidence = read_evidence(["D8:6; D9:17", "D:11:26", "D30:05", "D", "D99:1"], KNOWN)
+    assert evidence.turns == KNOWN
+    assert (evidence.repaired, evidence.unusable) == (4, 2)
 
 
 def test_captions_are_left_out_when_text_alone_is_asked_for() -> None:
@@ -59,8 +59,16 @@ def test_fitting_finds_the_weights_that_made_the_evidence() -> None:
         evidence = np.zeros(20)
         evidence[rng.choice(20, p=chance / chance.sum())] = 1
         made.append(Case(columns, evidence, 1.0))
-    found = fit(made, Weights())
-    fitted = [found.words, found.dense, found.near, found.speaker, -found.question, found.opens, found.detail]
+    weights = fit(made, Weights())
+    fitted = [
+        weights.words,
+        weights.dense,
+        weights.near,
+        weights.speaker,
+        -weights.question,
+        weights.opens,
+        weights.detail,
+    ]
     assert np.allclose(fitted, truth[1:] / truth[0], atol=0.2)
 
 
@@ -105,18 +113,18 @@ def _diary(*said: str) -> Talk:
 
 def test_memories_are_drawn_once_each_and_the_same_with_the_same_seed() -> None:
     talk = _diary("我喜欢喝茶。", "我喜欢喝茶。我住在上海。", "今天下雨。")
-    found = memories([talk])
-    assert [one.finding.content for one in distinct(found)] == ["住在上海", "喜欢喝茶"]
-    assert drawn(distinct(found), 7) == drawn(distinct(found), 7)
-    assert answered(found, [talk]) == (1, 2)
+    extracted = memories([talk])
+    assert [memory.finding.content for memory in distinct(extracted)] == ["住在上海", "喜欢喝茶"]
+    assert drawn(distinct(extracted), 7) == drawn(distinct(extracted), 7)
+    assert answered(extracted, [talk]) == (1, 2)
 
 
 def test_a_memory_made_differently_has_another_key_and_a_judgement_has_no_words_of_the_data() -> None:
     tea, coffee = (distinct(memories([_diary(text)]))[0] for text in ("我喜欢喝茶。", "我喜欢喝咖啡。"))
     assert tea.key != coffee.key and len(tea.key) == 16
-    for one in judgements().values():
-        assert set(one) <= {"genre", "key", "turn", "rule", "true", "why"}
-        assert one["true"] == ("why" not in one)
+    for judgement in judgements().values():
+        assert set(judgement) <= {"genre", "key", "turn", "rule", "true", "why"}
+        assert judgement["true"] == ("why" not in judgement)
 
 
 def test_two_hundred_questions_are_labelled_half_of_them_misleading() -> None:

@@ -62,19 +62,19 @@ def test_memorybank_gives_each_user_a_thread_with_days_from_noon() -> None:
 
 
 def test_all_locomo_conversations_are_read_whole() -> None:
-    found = [turn for sample in data("locomo-dev.json") for turn in locomo_turns(sample)]
-    assert Counter(turn.thread for turn in found) == {
+    turns = [turn for sample in data("locomo-dev.json") for turn in locomo_turns(sample)]
+    assert Counter(turn.thread for turn in turns) == {
         "conv-26": 419,
         "conv-30": 369,
         "conv-41": 663,
         "conv-42": 629,
         "conv-43": 680,
     }
-    assert len(found) == len({turn.id for turn in found}) == 2760
+    assert len(turns) == len({turn.id for turn in turns}) == 2760
 
 
 @pytest.mark.parametrize("name", ["memorybank-en.json", "memorybank-cn.json"])
 def test_all_memorybank_exchanges_are_two_turns(name: str) -> None:
-    found = [turn for user, value in data(name).items() for turn in memorybank_turns(user, value["history"])]
-    assert len(found) == 2 * 566
-    assert len({turn.thread for turn in found}) == 15
+    turns = [turn for user, value in data(name).items() for turn in memorybank_turns(user, value["history"])]
+    assert len(turns) == 2 * 566
+    assert len({turn.thread for turn in turns}) == 15

@@ -44,11 +44,11 @@ SEED = re.compile(r"记住[:：]?\s*(.+)$|remember(?:\s+that)?[:\s]+(.+)$", re.I
 
 @pytest.mark.parametrize(("text", "content"), REQUESTS, ids=[text for text, _ in REQUESTS])
 def test_a_request_to_remember_is_stored(text: str, content: str) -> None:
-    [one] = [one for one in found(text) if one.origin == "explicit"]
-    assert one.content == content
-    assert one.importance >= 0.95
-    assert one.confidence == 1.0
-    assert one.source.quote in text
+    [finding] = [finding for finding in found(text) if finding.origin == "explicit"]
+    assert finding.content == content
+    assert finding.importance >= 0.95
+    assert finding.confidence == 1.0
+    assert finding.source.quote in text
 
 
 @pytest.mark.parametrize(
@@ -93,8 +93,10 @@ def test_sentences_that_are_not_requests_store_nothing(text: str) -> None:
 def test_nearly_all_phrasings_of_requests_are_stored_and_nearly_nothing_else(language: str) -> None:
     """Each line contains a person's text and the words that its memory must contain; null if it is no request."""
     lines = [json.loads(line) for line in (PHRASINGS / f"{language}.jsonl").read_text("utf-8").splitlines()]
-    stored = {text: [one.content.lower() for one in found(text) if one.origin == "explicit"] for text, _ in lines}
-    missed = [text for text, says in lines if says and not any(_holds(one, says) for one in stored[text])]
+    stored = {
+        text: [finding.content.lower() for finding in found(text) if finding.origin == "explicit"] for text, _ in lines
+    }
+    missed = [text for text, says in lines if says and not any(_holds(memory, says) for memory in stored[text])]
     wrong = [text for text, says in lines if says is None and stored[text]]
     requests = sum(says is not None for _, says in lines)
     assert len(missed) <= 0.03 * requests, missed
@@ -114,7 +116,7 @@ def test_a_rule_gives_a_remembered_statement_its_key_so_that_it_can_be_contradic
 
 def test_statements_without_a_rule_are_stored_in_the_users_words() -> None:
     made = found("Remember that my name is Bob and the safe behind the picture opens with 77-31-05.")
-    assert [one.content for one in made] == [
+    assert [finding.content for finding in made] == [
         "Name is Bob",
         "my name is Bob and the safe behind the picture opens with 77-31-05",
     ]
@@ -123,7 +125,7 @@ def test_statements_without_a_rule_are_stored_in_the_users_words() -> None:
 def test_each_line_of_a_list_after_a_colon_is_a_memory() -> None:
     text = "请记住：\n- 我不吃辣\n- 周三不上班\n\n谢谢！"
     assert contents(text) == ["我不吃辣", "周三不上班"]
-    assert all(one.source.quote in text for one in found(text))
+    assert all(finding.source.quote in text for finding in found(text))
 
 
 @pytest.mark.parametrize(
@@ -148,7 +150,7 @@ def test_a_refused_request_has_a_reason() -> None:
 
 def test_a_statement_beside_a_request_is_still_read_by_the_rules() -> None:
     looked = apply_rules("I live in Berlin. Remember that the bin goes out on Mondays.")
-    assert [(one.content, one.origin) for one in looked.findings] == [
+    assert [(finding.content, finding.origin) for finding in looked.findings] == [
         ("the bin goes out on Mondays", "explicit"),
         ("Lives in Berlin", "rule"),
     ]

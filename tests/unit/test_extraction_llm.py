@@ -41,17 +41,17 @@ def judge(*memories: Any, named: tuple[Any, ...] = ()) -> ExtractionResult:
 
 def test_a_memory_quotes_the_exact_words_of_the_turn() -> None:
     looked = judge(memory("Works at a bakery", "took the position at the bakery. It pays", turn=1))
-    [one] = looked.findings
-    assert one.source.quote == "took the position at the bakery.  It pays"
-    assert one.source.quote in TURNS[0].text
-    assert (one.origin, one.source.seq) == ("llm", 1)
+    [finding] = looked.findings
+    assert finding.source.quote == "took the position at the bakery.  It pays"
+    assert finding.source.quote in TURNS[0].text
+    assert (finding.origin, finding.source.seq) == ("llm", 1)
 
 
 def test_a_quote_may_be_in_any_turn_of_the_batch() -> None:
-    [one] = judge(memory("对花生过敏", "对花生过敏", turn=1)).findings
-    assert one.source.seq == 2
-    [one] = judge(memory("对花生过敏", "我对花生过敏", turn=99)).findings
-    assert one.source.seq == 2
+    [finding] = judge(memory("对花生过敏", "对花生过敏", turn=1)).findings
+    assert finding.source.seq == 2
+    [finding] = judge(memory("对花生过敏", "我对花生过敏", turn=99)).findings
+    assert finding.source.seq == 2
 
 
 @pytest.mark.parametrize(
@@ -103,10 +103,10 @@ def test_stated_numbers_and_computed_dates_are_accepted() -> None:
     assert len(looked.findings) == 3
 
 
-@pytest.mark.parametrize(("given", "kept"), [(3.0, 1.0), (-1.0, 0.0), (0.4, 0.4)])
-def test_importance_stays_between_0_and_1(given: float, kept: float) -> None:
-    [one] = judge(memory("Works at a bakery", "the bakery", importance=given)).findings
-    assert one.importance == kept
+@pytest.mark.parametrize(("importance", "kept"), [(3.0, 1.0), (-1.0, 0.0), (0.4, 0.4)])
+def test_importance_stays_between_0_and_1(importance: float, kept: float) -> None:
+    [finding] = judge(memory("Works at a bakery", "the bakery", importance=importance)).findings
+    assert finding.importance == kept
 
 
 def test_only_single_valued_attributes_become_the_dedupe_key() -> None:
@@ -132,12 +132,12 @@ def test_under_keep_highest_a_year_is_not_a_score_and_several_numbers_get_no_key
     content: str, key: str | None, value: str | None
 ) -> None:
     text = "In 2025年3月 I scored 105 on the TOEFL, 28 in reading."
-    [one] = accepted_memories(
+    [accepted] = accepted_memories(
         [extractor_turn(text, 1)],
         ModelAnswer([memory(content, "scored 105 on the TOEFL", attribute="toefl")], [], "hash", Usage("p", "m")),
         KEYS,
     ).findings
-    assert (one.dedupe_key, one.value) == (key, value)
+    assert (accepted.dedupe_key, accepted.value) == (key, value)
 
 
 def test_an_entity_must_be_named_by_the_user_and_may_be_of_any_type() -> None:
@@ -151,7 +151,7 @@ def test_an_entity_must_be_named_by_the_user_and_may_be_of_any_type() -> None:
     assert (entity.type, entity.name, entity.relations[0].type) == ("COMPANY", "the bakery", "works_at")
     assert entity.sources[0].quote in TURNS[0].text
     assert looked.counts() == {"malformed": 1, "no-evidence": 1}
-    assert [one.name for one in looked.findings[0].entities] == ["the bakery"]
+    assert [entity.name for entity in looked.findings[0].entities] == ["the bakery"]
 
 
 def test_an_entity_has_the_attributes_that_the_model_read_within_bounds() -> None:
@@ -212,11 +212,11 @@ def test_the_same_find_in_the_same_event_has_the_same_id() -> None:
 
 
 def test_an_entity_that_was_named_twice_is_one_with_two_sources() -> None:
-    [found] = entities(
+    [event] = entities(
         apply_rules("I want to apply to Stanford.", "I study at Stanford University.", "我想申请Stanford。")
     )
-    assert isinstance(found, EntitiesFound)
-    stanford = next(one for one in found.entities if one.name == "Stanford")
+    assert isinstance(event, EntitiesFound)
+    stanford = next(entity for entity in event.entities if entity.name == "Stanford")
     assert len(stanford.sources) == 2
 
 

@@ -21,17 +21,17 @@ FOLDER = ROOT / "tests" / "evaluation" / "quoted"
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_quoted_invented_and_retracted_words_make_no_memories(language: str) -> None:
     """Tests mails, articles, logs, essays, dreams, jokes, role play and suppositions."""
-    found = {text: contents(text) for text, words in _lines(language) if words is None}
-    assert len(found) >= 60
-    assert {text: made for text, made in found.items() if made} == {}
+    memories = {text: contents(text) for text, words in _lines(language) if words is None}
+    assert len(memories) >= 60
+    assert {text: made for text, made in memories.items() if made} == {}
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_own_words_that_look_alike_are_still_remembered(language: str) -> None:
     kept = {text: words for text, words in _lines(language) if words is not None}
     assert len(kept) >= 60
-    found = {text: " ".join(contents(text)).lower() for text in kept}
-    assert {text: made for text, made in found.items() if not all(word in made for word in kept[text])} == {}
+    memories = {text: " ".join(contents(text)).lower() for text in kept}
+    assert {text: made for text, made in memories.items() if not all(word in made for word in kept[text])} == {}
 
 
 @pytest.mark.parametrize("retraction", ["Just kidding!", "haha only joking", "开玩笑的", "哈哈，骗你的"])
@@ -49,14 +49,14 @@ def test_texts_that_turnlog_adds_make_no_memories(title: str) -> None:
 def test_every_title_of_texts_that_turnlog_adds_is_in_the_list() -> None:
     """The extraction and answers without a model know only the titles in this list."""
     title = re.compile(r"\[(?!END OF |OPTIONS)[A-Z][A-Za-z]{3,}[A-Za-z -]*\]")
-    found = set[str]()
+    titles = set[str]()
     for path in (path for folder in ("agent", "consumers") for path in (ROOT / folder).rglob("*.py")):
         if path.name != "titles.py":
             constants = (
                 node.value for node in ast.walk(ast.parse(path.read_text("utf-8"))) if type(node) is ast.Constant
             )
-            found |= {text for text in constants if isinstance(text, str) and title.match(text)}
-    assert found == {ORPHAN, DOUBT}
+            titles |= {text for text in constants if isinstance(text, str) and title.match(text)}
+    assert titles == {ORPHAN, DOUBT}
 
 
 def _lines(language: str) -> list[tuple[str, list[str] | None]]:

@@ -31,7 +31,7 @@ def file(folder: Path, text: str) -> Path:
 def test_a_file_adds_rules_without_code(tmp_path: Path) -> None:
     rules = load_rules(file(tmp_path, TEA))
     looked = apply_rules("My tea is Oolong", "我的茶是龙井", "My tea is cold", "My name is Ann", rules=rules)
-    assert [one.content for one in looked.findings] == ["Tea: oolong", "茶：龙井", "Name is Ann"]
+    assert [finding.content for finding in looked.findings] == ["Tea: oolong", "茶：龙井", "Name is Ann"]
 
 
 def test_a_rule_with_the_same_id_replaces_turnlogs_rule(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_a_rule_with_the_same_id_replaces_turnlogs_rule(tmp_path: Path) -> None:
 def test_a_rule_can_be_switched_off(tmp_path: Path) -> None:
     for own in (TEA.replace("rule.tea", "rule.gpa") + "enabled = false\n", "[rule.gpa]\nenabled = false\n"):
         rules = load_rules(file(tmp_path, own))
-        assert "gpa" not in {one.id for one in rules.rules}
+        assert "gpa" not in {rule.id for rule in rules.rules}
 
 
 def test_other_rules_are_another_version(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_other_rules_are_another_version(tmp_path: Path) -> None:
 def test_other_code_that_applies_the_rules_is_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
     before = load_rules().version
     assert "fact_subjects" in APPLIED_BY["turnlog.agent.memory.extraction"]
-    less = {name: [one for one in modules if one != "fact_subjects"] for name, modules in APPLIED_BY.items()}
+    less = {name: [module for module in modules if module != "fact_subjects"] for name, modules in APPLIED_BY.items()}
     monkeypatch.setattr("turnlog.agent.memory.extraction.rules.APPLIED_BY", less)
     _code.cache_clear()
     assert load_rules().version != before
@@ -106,6 +106,6 @@ def test_a_slow_pattern_is_stopped_and_its_rule_disabled(tmp_path: Path) -> None
     slow = TEA.replace("my tea is (?P<value>\\w+)", "(?P<value>(?:a|aa|a?a)+)[xyz]")
     extractor = Extractor(load_rules(file(tmp_path, slow)))
     looked = extractor.extract([extractor_turn("a" * 500), extractor_turn("My name is Ann.", 2)])
-    assert [one.content for one in looked.findings] == ["Name is Ann"]
+    assert [finding.content for finding in looked.findings] == ["Name is Ann"]
     assert looked.counts() == {"slow-pattern": 1}
     assert extractor.slow == {"tea"}

@@ -18,7 +18,7 @@ def test_a_later_answer_to_the_same_question_has_the_same_key() -> None:
 
 
 def test_liking_and_no_longer_liking_contradict_each_other_and_other_tastes_do_not() -> None:
-    keys = [one.dedupe_key for one in found("I like coffee.", "I no longer like Coffee.", "I don't like tea.")]
+    keys = [finding.dedupe_key for finding in found("I like coffee.", "I no longer like Coffee.", "I don't like tea.")]
     assert keys == ["taste:coffee", "taste:coffee", "taste:tea"]
 
 
@@ -44,17 +44,17 @@ def test_leaving_an_employer_ends_that_job_and_a_new_job_is_valid() -> None:
 
 
 def test_the_best_result_of_a_test_is_valid() -> None:
-    assert {one.strategy for one in found("SAT 1480", "TOEFL 104", "ACT成绩33", "雅思7.5")} == {"KEEP_HIGHEST"}
+    assert {finding.strategy for finding in found("SAT 1480", "TOEFL 104", "ACT成绩33", "雅思7.5")} == {"KEEP_HIGHEST"}
 
 
 def test_the_rules_cover_the_required_facts_and_many_more_in_both_languages() -> None:
     rules = load_rules().rules
     assert len(rules) >= 45
     assert {"gpa", "sat", "act", "toefl", "ielts", "class-rank", "target-school", "early-decision", "major"} <= {
-        one.id for one in rules
+        rule.id for rule in rules
     }
-    assert all(one.rule.en and one.rule.zh for one in rules)
-    assert {one.rule.type for one in rules} == {"FACT", "PREFERENCE", "DECISION", "FEEDBACK"}
+    assert all(rule.rule.en and rule.rule.zh for rule in rules)
+    assert {rule.rule.type for rule in rules} == {"FACT", "PREFERENCE", "DECISION", "FEEDBACK"}
 
 
 def test_a_memory_lives_as_long_as_its_rule_says_from_when_it_was_said() -> None:
@@ -66,15 +66,18 @@ def test_a_memory_lives_as_long_as_its_rule_says_from_when_it_was_said() -> None
 def test_the_quote_is_the_exact_sentence_of_the_turn() -> None:
     text = "Well…  I'm back!  我叫张伟，很高兴认识你。 I live in\tBerlin, and you?"
     looked = apply_rules(text)
-    assert [one.source.quote for one in looked.findings] == ["我叫张伟，很高兴认识你。", "I live in\tBerlin, and you?"]
-    assert all(one.source.quote in text for one in looked.findings)
+    assert [finding.source.quote for finding in looked.findings] == [
+        "我叫张伟，很高兴认识你。",
+        "I live in\tBerlin, and you?",
+    ]
+    assert all(finding.source.quote in text for finding in looked.findings)
 
 
 @pytest.mark.parametrize("text", ["My GPA is 3.80.", "I live in Berlin now!", "我对花生过敏。", "我现在住在北京。"])
 def test_a_text_that_is_only_one_claim_is_one_finding(text: str) -> None:
-    one = extractor_turn(text)
+    turn = extractor_turn(text)
     extractor = Extractor(load_rules())
-    assert [extractor.only_finding(one)] == list(extractor.extract([one]).findings)
+    assert [extractor.only_finding(turn)] == list(extractor.extract([turn]).findings)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +107,7 @@ def test_a_rejection_says_why() -> None:
 
 def test_entities_come_with_the_memories_that_name_them() -> None:
     [sister, school] = found("My sister's name is Mia.", "I want to apply to Stanford.")
-    assert [(one.type, one.name, one.attributes) for one in (*sister.entities, *school.entities)] == [
+    assert [(entity.type, entity.name, entity.attributes) for entity in (*sister.entities, *school.entities)] == [
         ("PERSON", "Mia", {"relation": "sister"}),
         ("SCHOOL", "Stanford", {}),
     ]
@@ -129,7 +132,7 @@ def test_a_very_long_turn_and_a_very_long_sentence_are_bounded() -> None:
 )
 def test_each_strategy_is_that_of_a_rule(strategy: str, first: str, second: str, outcome: list[str]) -> None:
     said = candidates("default", "ann", found(first, second))
-    assert [one.strategy for one in said] == [strategy] * 2
+    assert [candidate.strategy for candidate in said] == [strategy] * 2
     rows = sorted(decided(said).rows, key=lambda row: row.origin == "compaction")
     assert [row.closed_reason or row.status for row in rows] == outcome
 

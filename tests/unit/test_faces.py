@@ -137,11 +137,14 @@ def test_a_command_imports_only_operations_and_listed_exceptions(path: Path) -> 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.name)
 def test_a_command_imports_at_the_top_of_its_module(path: Path) -> None:
     functions = (
-        one
-        for one in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
+        function
+        for function in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
     )
     inside = [
-        node.lineno for one in functions for node in ast.walk(one) if isinstance(node, ast.Import | ast.ImportFrom)
+        node.lineno
+        for function in functions
+        for node in ast.walk(function)
+        if isinstance(node, ast.Import | ast.ImportFrom)
     ]
     assert inside == []

@@ -37,7 +37,7 @@ ERRORS: dict[Category, TurnlogError] = {
 def test_a_lost_answer_is_explained_by_its_cause_in_both_languages(category: Category) -> None:
     error = ERRORS[category]
     said = {locale: fallback_of(NoAnswer(str(error), error.code), locale) for locale in get_args(Locale)}
-    assert {one.category for one in said.values()} == {category}
+    assert {fallback.category for fallback in said.values()} == {category}
     assert said["zh"].message != said["en"].message and said["en"].message.isascii()
     assert said["zh"].should_retry == (category not in ("moderation", "quota"))
 
@@ -64,7 +64,7 @@ def test_an_answer_that_an_open_breaker_prevented_may_be_asked_for_again(locale:
 @pytest.mark.parametrize("kind", [*FINAL[1:], ModelRefused, NotAnAPI, NoEmbeddings, InvalidToken])
 def test_a_person_is_told_to_ask_again_only_if_that_helps(kind: type[TurnlogError]) -> None:
     said = {locale: fallback_of(NoAnswer("why", kind.code), locale) for locale in get_args(Locale)}
-    assert {(one.should_retry, one.retry_after_s) for one in said.values()} == {(False, None)}
+    assert {(fallback.should_retry, fallback.retry_after_s) for fallback in said.values()} == {(False, None)}
     assert said["zh"].message != said["en"].message and "try again" not in said["en"].message.lower()
     answer = problem_of(NoAnswer("why", kind.code))
     assert (answer.status_code, "retry-after" in answer.headers) == (STATUS[kind.code], False)

@@ -133,8 +133,8 @@ def test_imports_are_written_in_full() -> None:
 
 def installed_as(path: Path) -> str:
     """Returns the full name of the module or folder."""
-    place = path.relative_to(ROOT).with_suffix("")
-    parts = place.relative_to(FACE).parts if place.is_relative_to(FACE) else place.parts
+    module = path.relative_to(ROOT).with_suffix("")
+    parts = module.relative_to(FACE).parts if module.is_relative_to(FACE) else module.parts
     return ".".join(("turnlog", *parts))
 
 
@@ -281,10 +281,10 @@ def test_every_package_says_that_it_is_typed() -> None:
 
 def test_only_these_tests_start_separate_servers() -> None:
     tests = ROOT / "tests"
-    found = {
+    files = {
         str(path.relative_to(tests)) for path in tests.rglob("test_*.py") if STARTS_SERVERS.search(path.read_text())
     }
-    assert found - {"unit/test_guards.py"} == set(OWN_SERVERS)
+    assert files - {"unit/test_guards.py"} == set(OWN_SERVERS)
 
 
 def test_tests_neither_block_a_thread_by_sleeping_nor_mock() -> None:

@@ -101,4 +101,4 @@ def test_the_error_for_an_unknown_zip_lists_its_content(tmp_path: Path) -> None:
         archive.writestr("../../etc/notes.txt", "x")
     with pytest.raises(ImportFailed, match=r"it has '\.\./\.\./etc/notes\.txt'\. Unpack it"):
         prepare_import(ImportRequest(tmp_path / "a.zip", None, Defaults()))
-    assert [one.name for one in tmp_path.iterdir()] == ["a.zip"]
+    assert [path.name for path in tmp_path.iterdir()] == ["a.zip"]

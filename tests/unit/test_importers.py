@@ -49,8 +49,8 @@ def test_an_import_id_is_a_version_7_uuid_that_begins_with_the_event_time() -> N
 
 
 def test_import_ids_differ_by_tenant_thread_and_key_even_if_their_concatenations_are_equal() -> None:
-    places = [("a", "bc", "d"), ("ab", "c", "d"), ("a", "b", "cd"), ("a", "bc", "e"), ("", "abc", "d")]
-    assert len({import_id(*place, TIME) for place in places}) == len(places)
+    different = [("a", "bc", "d"), ("ab", "c", "d"), ("a", "b", "cd"), ("a", "bc", "e"), ("", "abc", "d")]
+    assert len({import_id(*names, TIME) for names in different}) == len(different)
 
 
 @pytest.mark.parametrize("year", [1, 1969, 9999])
@@ -69,10 +69,10 @@ def test_the_same_file_gives_the_same_ids_again_and_another_tenant_gives_others(
 
 
 def test_two_files_imported_into_one_thread_do_not_hide_each_other(tmp_path: Path) -> None:
-    one = write(tmp_path / "one.jsonl", {"text": "first"})
-    two = write(tmp_path / "two.jsonl", {"text": "second"})
+    first = write(tmp_path / "one.jsonl", {"text": "first"})
+    second = write(tmp_path / "two.jsonl", {"text": "second"})
     into = Defaults(thread="both")
-    ids = {turn.id for path in (one, two) for turn in turns(list(read(path, "jsonl", into)))}
+    ids = {turn.id for path in (first, second) for turn in turns(list(read(path, "jsonl", into)))}
     assert len(ids) == 2
 
 
@@ -108,7 +108,7 @@ def test_a_turn_without_a_time_is_undated_after_one_with_a_time_too(
     tmp_path: Path, format: Format, text: str, time: str
 ) -> None:
     said = [{"role": "user", text: "a"}, {"role": "user", text: "b", time: 1778248560}, {"role": "user", text: "c"}]
-    path = write(tmp_path / "a.jsonl", *(json.dumps(one).encode() for one in said))
+    path = write(tmp_path / "a.jsonl", *(json.dumps(message).encode() for message in said))
     assert [turn.is_dated for turn in turns(list(read(path, format)))] == [False, True, False]
 
 
@@ -164,8 +164,10 @@ def test_a_list_is_read_item_by_item_across_chunk_borders(tmp_path: Path) -> Non
     messages = [{"role": "user", "content": f"{n} " + "😀\ud800x" * 997} for n in range(300)]
     path = tmp_path / "long.json"
     path.write_text(json.dumps(messages))
-    found = turns(list(read(path)))
-    assert [turn.data.content for turn in found] == [message["content"].replace("\ud800", "�") for message in messages]
+    imported = turns(list(read(path)))
+    assert [turn.data.content for turn in imported] == [
+        message["content"].replace("\ud800", "�") for message in messages
+    ]
 
 
 def test_after_malformed_json_in_a_list_the_turns_before_it_stay(tmp_path: Path) -> None:

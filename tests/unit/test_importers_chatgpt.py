@@ -47,8 +47,8 @@ def items(tmp_path: Path, *conversations: Node) -> list[Item]:
     return list(read(path, "chatgpt"))
 
 
-def imported(found: list[Item]) -> list[ImportedTurn]:
-    return [item for item in found if isinstance(item, ImportedTurn)]
+def imported(read_items: list[Item]) -> list[ImportedTurn]:
+    return [item for item in read_items if isinstance(item, ImportedTurn)]
 
 
 def test_the_branch_of_the_current_node_is_followed(tmp_path: Path) -> None:
@@ -56,13 +56,13 @@ def test_the_branch_of_the_current_node_is_followed(tmp_path: Path) -> None:
     mapping["a"]["children"].append("c")
     retry = message("c", "assistant", "second answer", create_time=1778248600.25)
     mapping["c"] = {"id": "c", "message": retry, "parent": "a", "children": []}
-    found = imported(items(tmp_path, conversation(mapping, "b")))
-    assert [turn.data.content for turn in found] == ["draft", "first answer"]
-    found = imported(items(tmp_path, conversation(mapping, None)))
-    assert [turn.data.content for turn in found] == ["draft", "second answer"]
-    assert [turn.time.timestamp() for turn in found] == [1778248560.5, 1778248600.25]
-    assert {(turn.thread, turn.label) for turn in found} == {("c-1", "Essay plan")}
-    assert [turn.data.source_id for turn in found] == ["a", "c"]
+    turns = imported(items(tmp_path, conversation(mapping, "b")))
+    assert [turn.data.content for turn in turns] == ["draft", "first answer"]
+    turns = imported(items(tmp_path, conversation(mapping, None)))
+    assert [turn.data.content for turn in turns] == ["draft", "second answer"]
+    assert [turn.time.timestamp() for turn in turns] == [1778248560.5, 1778248600.25]
+    assert {(turn.thread, turn.label) for turn in turns} == {("c-1", "Essay plan")}
+    assert [turn.data.source_id for turn in turns] == ["a", "c"]
 
 
 def test_a_tree_with_a_loop_ends(tmp_path: Path) -> None:
@@ -79,13 +79,13 @@ def test_hidden_and_empty_messages_are_skipped_and_counted(tmp_path: Path) -> No
         message("p", "user", {"content_type": "user_editable_context", "user_profile": "x"}),
         message("a", "user", "hello"),
     )
-    found = items(tmp_path, conversation(mapping, "a"))
-    assert [item.reason for item in found if isinstance(item, Skipped)] == [
+    read_items = items(tmp_path, conversation(mapping, "a"))
+    assert [item.reason for item in read_items if isinstance(item, Skipped)] == [
         "empty",
         "hidden in ChatGPT",
         "hidden in ChatGPT: user_editable_context",
     ]
-    assert [turn.data.content for turn in imported(found)] == ["hello"]
+    assert [turn.data.content for turn in imported(read_items)] == ["hello"]
 
 
 def test_every_content_type_keeps_its_text(tmp_path: Path) -> None:
@@ -119,8 +119,8 @@ def test_every_content_type_keeps_its_text(tmp_path: Path) -> None:
         ({"content_type": "something_new", "text": "plain"}, "plain"),
     ]
     made = [message(f"m{n}", "assistant", content) for n, (content, _) in enumerate(contents)]
-    found = items(tmp_path, conversation(tree(*made), made[-1]["id"]))
-    assert [turn.data.content for turn in imported(found)] == [expected for _, expected in contents]
+    read_items = items(tmp_path, conversation(tree(*made), made[-1]["id"]))
+    assert [turn.data.content for turn in imported(read_items)] == [expected for _, expected in contents]
 
 
 def test_only_typed_and_spoken_words_of_a_user_are_the_persons(tmp_path: Path) -> None:
@@ -136,9 +136,9 @@ def test_only_typed_and_spoken_words_of_a_user_are_the_persons(tmp_path: Path) -
     ]
     made = [message(f"m{n}", "user", content) for n, (content, _) in enumerate(contents)]
     made.append(message("named", "user", "I am vegan.", tool="bob"))
-    found = imported(items(tmp_path, conversation(tree(*made), "named")))
-    assert [turn.data.origin for turn in found] == [*(origin for _, origin in contents), None]
-    assert [turn.data.name for turn in found] == [None] * len(contents) + ["bob"]
+    turns = imported(items(tmp_path, conversation(tree(*made), "named")))
+    assert [turn.data.origin for turn in turns] == [*(origin for _, origin in contents), None]
+    assert [turn.data.name for turn in turns] == [None] * len(contents) + ["bob"]
 
 
 def test_a_call_to_a_tool_and_its_answer_are_paired(tmp_path: Path) -> None:
@@ -157,8 +157,8 @@ def test_a_call_to_a_tool_and_its_answer_are_paired(tmp_path: Path) -> None:
 def test_an_answer_without_a_model_has_that_of_its_conversation(tmp_path: Path) -> None:
     named = message("b", "assistant", "hello", metadata={"model_slug": "gpt-5"})
     mapping = tree(message("a", "user", "hi"), named, message("c", "assistant", "again"))
-    found = imported(items(tmp_path, conversation(mapping, "c", default_model_slug="gpt-5-thinking")))
-    assert [turn.data.model for turn in found] == [None, "gpt-5", "gpt-5-thinking"]
+    turns = imported(items(tmp_path, conversation(mapping, "c", default_model_slug="gpt-5-thinking")))
+    assert [turn.data.model for turn in turns] == [None, "gpt-5", "gpt-5-thinking"]
 
 
 def test_attached_files_are_named_and_no_pointer_into_the_export_stays(tmp_path: Path) -> None:
@@ -177,12 +177,12 @@ def test_attached_files_are_named_and_no_pointer_into_the_export_stays(tmp_path:
 def test_messages_without_content_and_of_other_branches_are_left_out_with_their_reason(tmp_path: Path) -> None:
     mapping = tree(message("a", "user", "hi"), {**message("b", "assistant", "hello"), "content": None})
     mapping["c"] = {"id": "c", "message": message("c", "assistant", "old answer"), "parent": "a", "children": []}
-    found = items(tmp_path, conversation(mapping, "b"))
-    assert [item for item in found if isinstance(item, Skipped)] == [
+    read_items = items(tmp_path, conversation(mapping, "b"))
+    assert [item for item in read_items if isinstance(item, Skipped)] == [
         ("c-1, message b", "empty"),
         ("c-1, message c", "on a branch that was not shown last"),
     ]
-    assert not [item for item in found if isinstance(item, Rejected)]
+    assert not [item for item in read_items if isinstance(item, Rejected)]
 
 
 def test_a_bad_message_or_conversation_is_named_and_the_others_stay(tmp_path: Path) -> None:
@@ -193,23 +193,23 @@ def test_a_bad_message_or_conversation_is_named_and_the_others_stay(tmp_path: Pa
         message("a", "user", "fine"),
     )
     broken: Node = {"title": "no tree"}
-    found = items(tmp_path, conversation(mapping, "a"), broken, conversation({}, None, create_time="?"))
-    assert [item.where for item in found if isinstance(item, Rejected)] == [
+    read_items = items(tmp_path, conversation(mapping, "a"), broken, conversation({}, None, create_time="?"))
+    assert [item.where for item in read_items if isinstance(item, Rejected)] == [
         "c-1, message x",
         "c-1, message y",
         "c-1, message z",
         "item 2",
         "item 3",
     ]
-    assert [turn.data.content for turn in imported(found)] == ["fine"]
+    assert [turn.data.content for turn in imported(read_items)] == ["fine"]
 
 
 def test_the_zip_of_an_export_is_read_with_all_its_parts(tmp_path: Path) -> None:
     path = tmp_path / "export.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for number in (1, 0):
-            one = conversation(tree(message("a", "user", f"part {number}")), "a", conversation_id=f"c-{number}")
-            archive.writestr(f"conversations-{number:03}.json", json.dumps([one]))
+            part = conversation(tree(message("a", "user", f"part {number}")), "a", conversation_id=f"c-{number}")
+            archive.writestr(f"conversations-{number:03}.json", json.dumps([part]))
         archive.writestr("user.json", "{}")
     assert detect_format(path) == "chatgpt"
     assert [turn.data.content for turn in imported(list(read(path)))] == ["part 0", "part 1"]
@@ -219,16 +219,16 @@ def test_a_zip_with_one_file_for_each_conversation_is_read(tmp_path: Path) -> No
     path = tmp_path / "export.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for key in "ab":
-            one = conversation(tree(message(key, "user", f"said {key}")), key, conversation_id=None)
-            archive.writestr(f"conversations/{key}.json", json.dumps(one))
+            file = conversation(tree(message(key, "user", f"said {key}")), key, conversation_id=None)
+            archive.writestr(f"conversations/{key}.json", json.dumps(file))
         archive.writestr("conversations/c.json", '{"title": "no tree"}')
         archive.writestr("conversations/index.json", '{"count": 3}')
-    found = list(read(path))
-    assert [(turn.thread, turn.data.content) for turn in imported(found)] == [
+    read_items = list(read(path))
+    assert [(turn.thread, turn.data.content) for turn in imported(read_items)] == [
         ("export", "said a"),
         ("export-2", "said b"),
     ]
-    assert [item.where for item in found if isinstance(item, Rejected)] == ["conversations/c.json, line 1"]
+    assert [item.where for item in read_items if isinstance(item, Rejected)] == ["conversations/c.json, line 1"]
 
 
 def test_a_zip_that_was_made_to_fill_the_memory_is_refused(tmp_path: Path) -> None:

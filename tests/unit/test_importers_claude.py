@@ -41,8 +41,8 @@ def items(tmp_path: Path, *conversations: Message) -> list[Item]:
     return list(read(path))
 
 
-def imported(found: list[Item]) -> list[ImportedTurn]:
-    return [item for item in found if isinstance(item, ImportedTurn)]
+def imported(read_items: list[Item]) -> list[ImportedTurn]:
+    return [item for item in read_items if isinstance(item, ImportedTurn)]
 
 
 def test_messages_become_turns_with_their_ids_times_and_blocks(tmp_path: Path) -> None:
@@ -73,13 +73,13 @@ def test_attached_files_are_named_with_the_text_that_was_extracted(tmp_path: Pat
 
 
 def test_the_text_replaces_missing_blocks_and_empty_messages_are_left_out(tmp_path: Path) -> None:
-    found = items(
+    read_items = items(
         tmp_path,
         conversation(message("1", "human", text="old form"), message("2", "assistant"), name=""),
         conversation(uuid="c-2"),
     )
-    assert [(turn.data.content, turn.label) for turn in imported(found)] == [("old form", None)]
-    assert [item for item in found if isinstance(item, Skipped)] == [
+    assert [(turn.data.content, turn.label) for turn in imported(read_items)] == [("old form", None)]
+    assert [item for item in read_items if isinstance(item, Skipped)] == [
         ("c-1, message 2", "empty"),
         ("c-2", "without messages"),
     ]
@@ -93,26 +93,26 @@ def test_the_branch_that_was_shown_last_is_imported(tmp_path: Path, leaf: str | 
         message("3", "assistant", "new", parent_message_uuid="1"),
         current_leaf_message_uuid=leaf,
     )
-    found = items(tmp_path, tree)
-    assert [turn.data.content for turn in imported(found)] == shown
-    assert [item.reason for item in found if isinstance(item, Skipped)] == ["on a branch that was not shown last"]
+    read_items = items(tmp_path, tree)
+    assert [turn.data.content for turn in imported(read_items)] == shown
+    assert [item.reason for item in read_items if isinstance(item, Skipped)] == ["on a branch that was not shown last"]
 
 
 def test_loops_end_and_repeated_ids_are_reported(tmp_path: Path) -> None:
     first = message("1", "human", "one", parent_message_uuid="2")
-    found = items(
+    read_items = items(
         tmp_path,
         conversation(first, message("2", "human", "two", parent_message_uuid="1"), first, {**first, "text": "x"}),
     )
-    assert [turn.data.content for turn in imported(found)] == ["one", "two"]
-    assert [item for item in found if isinstance(item, Repeated)] == [("c-1, message 3", "1")]
-    assert [item for item in found if isinstance(item, Rejected)] == [
+    assert [turn.data.content for turn in imported(read_items)] == ["one", "two"]
+    assert [item for item in read_items if isinstance(item, Repeated)] == [("c-1, message 3", "1")]
+    assert [item for item in read_items if isinstance(item, Rejected)] == [
         ("c-1, message 4", "1 is another message's `uuid`")
     ]
 
 
 def test_bad_messages_and_conversations_are_named_and_the_others_stay(tmp_path: Path) -> None:
-    found = items(
+    read_items = items(
         tmp_path,
         conversation(
             message("1", "robot", "x"),
@@ -124,8 +124,8 @@ def test_bad_messages_and_conversations_are_named_and_the_others_stay(tmp_path: 
         conversation(message("3", "human", "fine"), created_at="soon"),
         conversation(message("4", "human", "fine"), uuid="c-3"),
     )
-    assert [turn.data.content for turn in imported(found)] == ["fine"]
-    assert [item.where for item in found if isinstance(item, Rejected)] == [
+    assert [turn.data.content for turn in imported(read_items)] == ["fine"]
+    assert [item.where for item in read_items if isinstance(item, Rejected)] == [
         "c-1, message 2",
         "c-1, message 3",
         "c-1, message 1",

@@ -176,7 +176,7 @@ junk: st.SearchStrategy[Any] = st.sampled_from(
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Returns the paths of all values inside the value."""
     pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [path, *(found for key, item in pairs for found in places(item, (*path, key)))]
+    return [path, *(inner for key, item in pairs for inner in places(item, (*path, key)))]
 
 
 def damaged(value: Any, path: tuple[Any, ...], replacement: Any) -> Any:
@@ -203,10 +203,10 @@ def test_any_value_replaced_by_junk_is_refused_or_read(format: Format, tmp_path:
     file = tmp_path / "a.json"
     file.write_text(json.dumps(damaged(SAMPLES[format], path, draw.draw(junk))))
     try:
-        found = list(read(file, format))
+        items = list(read(file, format))
     except ImportFailed:
         return
-    assert all(isinstance(item, ImportedTurn | Rejected | Skipped | Repeated) for item in found)
+    assert all(isinstance(item, ImportedTurn | Rejected | Skipped | Repeated) for item in items)
 
 
 def test_a_line_that_is_too_long_is_refused_by_its_number_and_never_read_into_memory(

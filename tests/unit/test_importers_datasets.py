@@ -19,8 +19,8 @@ def data(name: str) -> Path:
     return path
 
 
-def imported(found: list[Item]) -> list[ImportedTurn]:
-    return [item for item in found if isinstance(item, ImportedTurn)]
+def imported(items: list[Item]) -> list[ImportedTurn]:
+    return [item for item in items if isinstance(item, ImportedTurn)]
 
 
 def test_the_irc_file_is_read_as_valid_turns_in_flat_memory() -> None:
@@ -50,5 +50,5 @@ def test_the_whole_irc_file_is_valid_turns() -> None:
 
 
 def test_all_cped_utterances_are_turns() -> None:
-    found = imported(list(read(data("cped.jsonl.gz"))))
-    assert len(found) == len({turn.id for turn in found}) == 38_575
+    turns = imported(list(read(data("cped.jsonl.gz"))))
+    assert len(turns) == len({turn.id for turn in turns}) == 38_575

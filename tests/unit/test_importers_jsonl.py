@@ -196,5 +196,5 @@ def test_the_report_of_an_import_says_what_was_repeated_and_names_the_first_reje
     file.write_text("\n".join([said, said, *["{"] * 300]))
     report = prepare_import(ImportRequest(file, None, Defaults())).report
     assert report.sentence().endswith("1 repeated under the same source_id, stored once; 300 rejected.")
-    assert [one.where for one in report.rejected] == [f"line {n}" for n in range(3, 103)]
+    assert [rejected.where for rejected in report.rejected] == [f"line {n}" for n in range(3, 103)]
     assert (report.document()["repeated"], report.document()["rejected_count"]) == (1, 300)

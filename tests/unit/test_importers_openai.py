@@ -28,13 +28,13 @@ def items(tmp_path: Path, text: str, defaults: Defaults | None = None) -> list[I
 
 
 def messages(tmp_path: Path, *written: dict[str, Any]) -> list[TurnRecorded]:
-    found = items(tmp_path, json.dumps(written))
-    assert all(isinstance(item, ImportedTurn) for item in found), found
-    return [item.data for item in found if isinstance(item, ImportedTurn)]
+    read_items = items(tmp_path, json.dumps(written))
+    assert all(isinstance(item, ImportedTurn) for item in read_items), read_items
+    return [item.data for item in read_items if isinstance(item, ImportedTurn)]
 
 
-def threads(found: list[Item]) -> list[str]:
-    return [item.thread for item in found if isinstance(item, ImportedTurn)]
+def threads(read_items: list[Item]) -> list[str]:
+    return [item.thread for item in read_items if isinstance(item, ImportedTurn)]
 
 
 def test_a_list_an_object_and_jsonl_of_messages_are_one_conversation(tmp_path: Path) -> None:
@@ -44,14 +44,14 @@ def test_a_list_an_object_and_jsonl_of_messages_are_one_conversation(tmp_path: P
         json.dumps({"messages": [HI, YO]}, indent=2),
         f"{json.dumps(HI)}\n\n{json.dumps(YO)}\n",
     ]
-    found = [items(tmp_path, shape) for shape in shapes]
-    assert found == [found[0]] * 4
-    assert threads(found[0]) == ["chat", "chat"]
-    assert [item.time - UNDATED_FROM for item in found[0] if isinstance(item, ImportedTurn)] == [
+    by_shape = [items(tmp_path, shape) for shape in shapes]
+    assert by_shape == [by_shape[0]] * 4
+    assert threads(by_shape[0]) == ["chat", "chat"]
+    assert [item.time - UNDATED_FROM for item in by_shape[0] if isinstance(item, ImportedTurn)] == [
         timedelta(0),
         timedelta(seconds=1),
     ]
-    assert [item.data.source_id for item in found[0] if isinstance(item, ImportedTurn)] == ["M1", "M2"]
+    assert [item.data.source_id for item in by_shape[0] if isinstance(item, ImportedTurn)] == ["M1", "M2"]
 
 
 def test_jsonl_and_lists_of_conversations_are_numbered_threads(tmp_path: Path) -> None:
@@ -144,11 +144,11 @@ def test_a_bad_message_is_named_and_the_others_stay(tmp_path: Path) -> None:
         7,
         {"role": ["a"], "content": "x"},
     ]
-    found = items(tmp_path, json.dumps({"messages": [HI, *bad, YO]}))
-    assert [item.where for item in found if isinstance(item, Rejected)] == [
+    read_items = items(tmp_path, json.dumps({"messages": [HI, *bad, YO]}))
+    assert [item.where for item in read_items if isinstance(item, Rejected)] == [
         f"line 1, message {number}" for number in (2, 3, 4, 5)
     ]
-    assert len(threads(found)) == 2
+    assert len(threads(read_items)) == 2
 
 
 def test_a_conversation_that_grew_keeps_the_ids_of_its_first_messages(tmp_path: Path) -> None:

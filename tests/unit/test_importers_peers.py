@@ -128,18 +128,18 @@ def test_an_agent_file_of_letta_has_what_was_said_and_what_is_known_of_the_perso
         },
         {"role": "user", "id": "message-4", "content": [{"type": "text", "text": beat}]},
     ]
-    found = items(tmp_path, "letta", agent_file(*messages), indent=2)
-    asked, answer = [one for one in found if isinstance(one, ImportedTurn)]
+    read_items = items(tmp_path, "letta", agent_file(*messages), indent=2)
+    asked, answer = [item for item in read_items if isinstance(item, ImportedTurn)]
     assert (asked.thread, asked.data.role, asked.data.content) == ("Sam", "user", "Hi!")
     assert answer.data.content == (ThinkingBlock(thinking="She greets me."), TextBlock(text="Hello, Chad."))
-    assert [one.content for one in found if isinstance(one, ImportedMemory)] == ["First name: Chad"]
-    assert sum(isinstance(one, Skipped) for one in found) == 4
+    assert [item.content for item in read_items if isinstance(item, ImportedMemory)] == ["First name: Chad"]
+    assert sum(isinstance(item, Skipped) for item in read_items) == 4
 
 
 def test_messages_of_lettas_api_are_one_conversation(tmp_path: Path) -> None:
     about = {"id": "message-1", "date": "2026-01-22T02:06:34+00:00"}
     call = {"name": "search", "arguments": "{}", "tool_call_id": "c1"}
-    found = items(
+    read_items = items(
         tmp_path,
         "letta",
         [
@@ -150,11 +150,11 @@ def test_messages_of_lettas_api_are_one_conversation(tmp_path: Path) -> None:
             {**about, "message_type": "assistant_message", "content": "Here."},
         ],
     )
-    turns = [one for one in found if isinstance(one, ImportedTurn)]
-    assert [one.data.role for one in turns] == ["user", "assistant", "assistant", "tool", "assistant"]
-    assert [one.name for one in turns[2].data.tool_calls] == ["search"]
-    assert {one.thread for one in turns} == {"export"}
-    assert len({one.id for one in turns}) == 5
+    turns = [item for item in read_items if isinstance(item, ImportedTurn)]
+    assert [turn.data.role for turn in turns] == ["user", "assistant", "assistant", "tool", "assistant"]
+    assert [tool_call.name for tool_call in turns[2].data.tool_calls] == ["search"]
+    assert {turn.thread for turn in turns} == {"export"}
+    assert len({turn.id for turn in turns}) == 5
 
 
 def test_mem0s_platform_is_read_page_by_page(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_mem0s_platform_is_read_page_by_page(tmp_path: Path) -> None:
 
     with answering(answer) as (url, queries):
         path, format = download(f"{url}v3/memories/", "mem0", "key", "ann", tmp_path)
-    assert [one.id for one in read(path, format) if isinstance(one, ImportedMemory)] == ["1", "2"]
+    assert [item.id for item in read(path, format) if isinstance(item, ImportedMemory)] == ["1", "2"]
     assert len(queries) == 2
 
 

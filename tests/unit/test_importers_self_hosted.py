@@ -28,20 +28,20 @@ def items(tmp_path: Path, format: Format, value: Any, **layout: Any) -> list[Ite
     return list(read(path))
 
 
-def imported(found: list[Item]) -> list[ImportedTurn]:
-    return [item for item in found if isinstance(item, ImportedTurn)]
+def imported(read_items: list[Item]) -> list[ImportedTurn]:
+    return [item for item in read_items if isinstance(item, ImportedTurn)]
 
 
-def contents(found: list[Item]) -> list[Any]:
-    return [turn.data.content for turn in imported(found)]
+def contents(read_items: list[Item]) -> list[Any]:
+    return [turn.data.content for turn in imported(read_items)]
 
 
-def reasons(found: list[Item]) -> list[str]:
-    return [item.reason for item in found if isinstance(item, Skipped)]
+def reasons(read_items: list[Item]) -> list[str]:
+    return [item.reason for item in read_items if isinstance(item, Skipped)]
 
 
 def chat(current: str | None, *messages: Message, **more: Any) -> Message:
-    tree = {"messages": {one["id"]: one for one in messages}, "currentId": current}
+    tree = {"messages": {message["id"]: message for message in messages}, "currentId": current}
     return {"id": "ow-1", "title": "Balcony", "chat": {"title": "x", "history": tree}, "created_at": 1756000000, **more}
 
 
@@ -55,12 +55,12 @@ NEW = webui("c", "a", "assistant", "Ferns.", timestamp=1756000009, model="llama3
 
 
 def test_an_open_webui_chat_is_imported_along_its_current_branch(tmp_path: Path) -> None:
-    found = items(tmp_path, "open-webui", [chat("c", ASK, NEW, OLD)])
-    ask, new = imported(found)
+    read_items = items(tmp_path, "open-webui", [chat("c", ASK, NEW, OLD)])
+    ask, new = imported(read_items)
     assert (ask.thread, ask.label, ask.data.content, ask.data.role) == ("ow-1", "Balcony", "Which plants?", "user")
     assert (new.data.content, new.data.model, new.data.source_id) == ("Ferns.", "llama3.1:8b", "c")
     assert [turn.time.timestamp() for turn in (ask, new)] == [1756000001, 1756000009]
-    assert reasons(found) == ["on a branch that was not shown last"]
+    assert reasons(read_items) == ["on a branch that was not shown last"]
     assert contents(items(tmp_path, "open-webui", [chat("c", ASK, NEW, OLD)], indent=1)) == ["Which plants?", "Ferns."]
 
 
@@ -121,14 +121,14 @@ def test_a_librechat_export_flat_or_nested_is_imported_along_its_newest_branch(
 ) -> None:
     ask, new, old = libre("a", "0", "Name?", 1), libre("b", "a", "Owls.", 9), libre("c", "a", "Cats.", 5, model="m")
     value = export({**ask, "children": [new, old]}) if nested else export(ask, new, old)
-    found = items(tmp_path, "librechat", value, **layout)
-    assert contents(found) == ["Name?", "Owls."]
-    assert {(turn.thread, turn.label) for turn in imported(found)} == {("lc-1", "Guitar")}
-    assert [(turn.data.role, turn.data.model) for turn in imported(found)] == [
+    read_items = items(tmp_path, "librechat", value, **layout)
+    assert contents(read_items) == ["Name?", "Owls."]
+    assert {(turn.thread, turn.label) for turn in imported(read_items)} == {("lc-1", "Guitar")}
+    assert [(turn.data.role, turn.data.model) for turn in imported(read_items)] == [
         ("user", None),
         ("assistant", "gpt-5-mini"),
     ]
-    assert reasons(found) == ["on a branch that was not shown last"]
+    assert reasons(read_items) == ["on a branch that was not shown last"]
 
 
 def test_librechats_parts_become_blocks(tmp_path: Path) -> None:
@@ -141,10 +141,10 @@ def test_librechats_parts_become_blocks(tmp_path: Path) -> None:
         {"type": "error", "error": "timeout"},
     ]
     files = [{"filename": "riff.mp3"}]
-    found = items(
+    read_items = items(
         tmp_path, "librechat", export(libre("a", "0", "", 1, content=parts, files=files), libre("b", "a", "", 2))
     )
-    assert contents(found) == [
+    assert contents(read_items) == [
         (
             TextBlock(text="[attached file: riff.mp3]"),
             ThinkingBlock(thinking="hm"),
@@ -154,13 +154,13 @@ def test_librechats_parts_become_blocks(tmp_path: Path) -> None:
             TextBlock(text="[error] timeout"),
         )
     ]
-    assert reasons(found) == ["empty"]
+    assert reasons(read_items) == ["empty"]
 
 
 def test_another_sender_of_a_librechat_message_is_named(tmp_path: Path) -> None:
     said = (libre("a", "0", "one", 1, sender="User"), libre("b", "a", "two", 2, isCreatedByUser=True, sender="Bob"))
-    found = [item for item in items(tmp_path, "librechat", export(*said)) if isinstance(item, ImportedTurn)]
-    assert [(turn.data.role, turn.data.name) for turn in found] == [("user", None), ("user", "Bob")]
+    turns = [item for item in items(tmp_path, "librechat", export(*said)) if isinstance(item, ImportedTurn)]
+    assert [(turn.data.role, turn.data.name) for turn in turns] == [("user", None), ("user", "Bob")]
 
 
 def test_a_conversation_nested_too_deeply_says_how_to_export_it(tmp_path: Path) -> None:
@@ -173,6 +173,6 @@ def test_a_conversation_nested_too_deeply_says_how_to_export_it(tmp_path: Path) 
 
 def test_messages_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     bad_time = libre("b", "a", "x", 1, createdAt="0000-01-01T00:00:00Z")
-    found = items(tmp_path, "librechat", export(libre("a", "0", "fine", 1), bad_time, libre("c", "b", "y", 2)))
-    assert contents(found) == ["fine", "y"]
-    assert [item.where for item in found if isinstance(item, Rejected)] == ["lc-1, message b"]
+    read_items = items(tmp_path, "librechat", export(libre("a", "0", "fine", 1), bad_time, libre("c", "b", "y", 2)))
+    assert contents(read_items) == ["fine", "y"]
+    assert [item.where for item in read_items if isinstance(item, Rejected)] == ["lc-1, message b"]

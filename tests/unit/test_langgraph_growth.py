@@ -33,18 +33,18 @@ class Table:
 
 def edited(value: list[int], edit: tuple[str, int, int], fresh: int) -> list[int]:
     kind, at, many = edit
-    place = at % (len(value) + 1)
+    index = at % (len(value) + 1)
     match kind:
         case "append":
             return [*value, *range(fresh, fresh + many)]
         case "insert":
-            return [*value[:place], fresh, *value[place:]]
+            return [*value[:index], fresh, *value[index:]]
         case "replace":
-            return [*value[:place], fresh, *value[place + 1 :]]
+            return [*value[:index], fresh, *value[index + 1 :]]
         case "remove":
-            return value[:place] + value[place + many :]
+            return value[:index] + value[index + many :]
         case "cut":
-            return value[:place]
+            return value[:index]
     return value
 
 

@@ -12,7 +12,7 @@ def test_recently_used_threads_and_those_in_use_are_kept() -> None:
     recent = [ref(threads.get(name)) for name in ("one", "two")]
     gc.collect()
     assert unused() is None
-    assert [one() for one in recent] == [threads.get("one"), threads.get("two")]
+    assert [reference() for reference in recent] == [threads.get("one"), threads.get("two")]
     assert threads.get("in use") is in_use
 
 

@@ -146,11 +146,11 @@ def test_a_message_of_another_class_with_the_same_fields_is_another() -> None:
 def test_a_message_without_an_id_is_recognised_as_the_object_that_was_read() -> None:
     recorded, turns = RecordedMessages(), Turns(record=True)
     item = items_of(AIMessage("hello"))[1]
-    given, other = item.make(CODEC), item.make(CODEC)
-    recorded.made([(item, given)])
-    assert recorded.item(given, CODEC, turns) is item
-    given.id = "a reducer gave it one"
-    assert recorded.item(given, CODEC, turns).marker["turn"] == item.marker["turn"]
+    read, other = item.make(CODEC), item.make(CODEC)
+    recorded.made([(item, read)])
+    assert recorded.item(read, CODEC, turns) is item
+    read.id = "a reducer gave it one"
+    assert recorded.item(read, CODEC, turns).marker["turn"] == item.marker["turn"]
     assert not turns.new
     recorded.item(other, CODEC, turns)
     assert len(turns.new) == 1

@@ -112,7 +112,7 @@ def test_memories_that_do_not_fit_are_left_out_and_not_on_the_receipt() -> None:
 
 def test_the_same_ids_give_the_same_block_again() -> None:
     block = memory_block(facts("I live in Berlin", "I like tea"), COUNTER, 400)
-    held = [one for one in facts("I live in Berlin", "I like tea") if one.id in block.ids]
+    held = [memory for memory in facts("I live in Berlin", "I like tea") if memory.id in block.ids]
     assert same_block(held, COUNTER, block.known) == block
 
 

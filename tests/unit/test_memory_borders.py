@@ -27,8 +27,8 @@ def row(on: float = 0, **fields: Any) -> StoredMemory:
 
 def ask(*sayings: tuple[str, float]) -> tuple[DecidedMemories, list["RaisedQuestion"]]:
     after = decided([score(value, on, strategy="ASK_USER") for value, on in sayings])
-    raised = [one for one in after.events if isinstance(one, MemoryConflictRaised)]
-    return after, [RaisedQuestion(one.conflict_id, one.memory.id, one.against) for one in raised]
+    raised = [event for event in after.events if isinstance(event, MemoryConflictRaised)]
+    return after, [RaisedQuestion(event.conflict_id, event.memory.id, event.against) for event in raised]
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def test_a_memory_that_expires_when_it_is_repeated_is_not_extended() -> None:
 
 def test_a_memory_that_expires_when_another_begins_does_not_compete_with_it() -> None:
     after = decided([score("1500", 0, expires_at=day(10)), score("1400", 10)])
-    assert [one.valid_to for one in after.rows] == [None, None], "the daily job sees to times to live"
+    assert [row.valid_to for row in after.rows] == [None, None], "the daily job sees to times to live"
 
 
 def test_an_earlier_memory_with_a_key_replaces_its_duplicate_without_a_key() -> None:
@@ -109,7 +109,7 @@ def test_a_question_stays_open_while_one_of_its_earlier_memories_remains() -> No
     question = Conflict(UUID(int=9), UUID(int=3), [ONE, TWO], "?", day(0), None, None)
     assert closing_answers([ONE], [question]) == []
     [done] = closing_answers([ONE, TWO], [question])
-    assert (done.answer, [one.memory_id for one in done.intervals]) == ("new", [UUID(int=3)])
+    assert (done.answer, [interval.memory_id for interval in done.intervals]) == ("new", [UUID(int=3)])
 
 
 def test_combined_forgettings_restore_no_memory_that_one_of_them_forgets() -> None:

@@ -137,7 +137,9 @@ steps = st.tuples(st.sampled_from(["say", "say", "edit", "revert"]), values, st.
 def taken(*words: str) -> list[tuple[str, str, int, int]]:
     """Returns steps from texts like "say VALUE DAY" and "revert WHICH"."""
     parts = [step.split() for step in words]
-    return [("say", one[1], int(one[2]), 0) if one[0] == "say" else ("revert", "", 0, int(one[1])) for one in parts]
+    return [
+        ("say", part[1], int(part[2]), 0) if part[0] == "say" else ("revert", "", 0, int(part[1])) for part in parts
+    ]
 
 
 @settings(max_examples=examples(150), deadline=None)

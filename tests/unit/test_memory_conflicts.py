@@ -54,7 +54,7 @@ def test_an_earlier_statement_that_arrives_later_gets_its_interval_in_the_past()
 def test_the_same_value_again_is_one_memory_with_one_more_source() -> None:
     after = decided([gpa("3.80", 0), gpa("3.8", 9, importance=0.95)])
     [row] = after.rows
-    assert [one.said_at for one in row.sources] == [day(0), day(9)]
+    assert [source.said_at for source in row.sources] == [day(0), day(9)]
     assert (row.valid_from, row.confirmed_at, row.importance) == (day(0), day(9), 0.95)
 
 
@@ -90,7 +90,7 @@ def test_merging_joins_different_values_and_keeps_the_members() -> None:
     assert after.valid == ["爬山；摄影；下棋"]
     assert [after.on(n) for n in (1, 4, 9)] == [["爬山"], ["爬山；摄影"], ["爬山；摄影；下棋"]]
     [merged] = [row for row in after.rows if row.status == "valid"]
-    assert [one.quote for one in merged.sources] == ["爬山", "摄影", "下棋"]
+    assert [source.quote for source in merged.sources] == ["爬山", "摄影", "下棋"]
     after.say(claim("摄影", 20, value="摄影", dedupe_key="hobbies", strategy="MERGE"))
     assert (after.row(merged.id).confirmed_at, after.row(merged.id).valid_from) == (day(20), day(8))
     assert {row.content: row.closed_reason for row in after.rows if row.origin == "rule"} == dict.fromkeys(
@@ -277,9 +277,9 @@ def test_the_same_words_under_one_key_do_not_contradict_if_one_has_no_value(
     values: tuple[str | None, ...],
 ) -> None:
     """A model sets no value, but a rule does."""
-    sayings = [claim("住在上海", 3 * n, f"{n}", value=one, dedupe_key="city") for n, one in enumerate(values)]
+    sayings = [claim("住在上海", 3 * n, f"{n}", value=value, dedupe_key="city") for n, value in enumerate(values)]
     [row] = decided(sayings).rows
-    assert (row.status, [one.said_at for one in row.sources]) == ("valid", [day(0), day(3)])
+    assert (row.status, [source.said_at for source in row.sources]) == ("valid", [day(0), day(3)])
 
 
 def test_two_claims_of_one_turn_are_two_memories() -> None:

@@ -14,7 +14,9 @@ BEGINNING = "1970-01-01"
 
 
 def intervals(text: str, now: datetime = NOW) -> list[tuple[str, str]]:
-    return [(f"{one.from_time:%Y-%m-%d}".zfill(10), f"{one.to_time:%Y-%m-%d}") for one in dates_in(text, now)]
+    return [
+        (f"{interval.from_time:%Y-%m-%d}".zfill(10), f"{interval.to_time:%Y-%m-%d}") for interval in dates_in(text, now)
+    ]
 
 
 ENGLISH = [
@@ -179,9 +181,9 @@ def test_a_day_that_does_not_exist_is_not_a_date() -> None:
 
 def test_days_begin_at_midnight_in_the_users_timezone() -> None:
     late = datetime(2026, 11, 21, 18, tzinfo=UTC)  # this is the 22nd in Shanghai
-    (found,) = dates_in("昨天", late, ZoneInfo("Asia/Shanghai"))
-    assert found.from_time == datetime(2026, 11, 20, 16, tzinfo=UTC)
-    assert found.to_time - found.from_time == timedelta(days=1)
+    (day,) = dates_in("昨天", late, ZoneInfo("Asia/Shanghai"))
+    assert day.from_time == datetime(2026, 11, 20, 16, tzinfo=UTC)
+    assert day.to_time - day.from_time == timedelta(days=1)
 
 
 def test_the_last_29_february_may_be_years_back() -> None:
@@ -190,8 +192,8 @@ def test_the_last_29_february_may_be_years_back() -> None:
 
 @given(st.text(max_size=60), st.dates(date(1900, 1, 1), date(2100, 12, 31)))
 def test_dates_in_any_text_are_intervals_that_end_after_they_begin(text: str, today: date) -> None:
-    for one in dates_in(text, datetime(today.year, today.month, today.day, tzinfo=UTC)):
-        assert one.from_time < one.to_time
+    for interval in dates_in(text, datetime(today.year, today.month, today.day, tzinfo=UTC)):
+        assert interval.from_time < interval.to_time
 
 
 @given(
@@ -199,5 +201,5 @@ def test_dates_in_any_text_are_intervals_that_end_after_they_begin(text: str, to
     st.dates(date(2024, 1, 1), date(2100, 12, 31)),
 )
 def test_known_expressions_are_intervals_on_every_day(text: str, today: date) -> None:
-    for one in dates_in(text, datetime(today.year, today.month, today.day, tzinfo=UTC)):
-        assert one.from_time < one.to_time
+    for interval in dates_in(text, datetime(today.year, today.month, today.day, tzinfo=UTC)):
+        assert interval.from_time < interval.to_time

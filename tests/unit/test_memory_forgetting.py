@@ -30,7 +30,7 @@ def chain(*links: tuple[str, str | None, EndReason | None]) -> dict[str, StoredM
 def forgotten(rows: dict[str, StoredMemory], content: str) -> tuple[str, str]:
     names = {row.id: row.content for row in rows.values()}
     plan = forgetting(rows[content].id, list(rows.values()))
-    return "".join(sorted(names[one] for one in plan.ids)), "".join(sorted(names[one] for one in plan.reopened))
+    return "".join(sorted(names[id_] for id_ in plan.ids)), "".join(sorted(names[id_] for id_ in plan.reopened))
 
 
 def test_duplicates_members_and_edited_versions_are_forgotten_too() -> None:
@@ -91,7 +91,7 @@ def test_forgotten_events_name_their_source_turns_but_not_those_of_members_that_
         names = {row.id: name for name, row in rows.items()}
         plan = forgetting(rows[content].id, list(rows.values()))
         events = forgotten_events(plan, [*rows.values(), *rows.values()])
-        return {names[one.memory_id]: "".join(by_turn[turn] for turn in one.source_ids) for one in events}
+        return {names[event.memory_id]: "".join(by_turn[turn] for turn in event.source_ids) for event in events}
 
     assert turns("a") == {"a": "a", "m": "a", "n": "a"}
     assert turns("c") == {"c": "c", "n": "c"}
@@ -105,9 +105,9 @@ def test_a_cycle_of_replacements_does_not_loop_forever() -> None:
 def test_questions_about_forgotten_memories_are_settled() -> None:
     a, b, c = (row.id for row in chain(("a", None, None), ("b", None, None), ("c", None, None)).values())
     asked = [
-        Conflict(one, memory, against, "?", day(0), None, None) for one, memory, against in ((a, a, [b]), (b, c, [a]))
+        Conflict(id_, memory, against, "?", day(0), None, None) for id_, memory, against in ((a, a, [b]), (b, c, [a]))
     ]
-    assert [(one.answer, one.intervals) for one in closing_answers([a], asked)] == [
+    assert [(answer.answer, answer.intervals) for answer in closing_answers([a], asked)] == [
         ("old", ()),
         ("new", (Interval(memory_id=c),)),
     ]
@@ -118,7 +118,11 @@ def alike(first: StoredMemory, second: StoredMemory, similarity: float = 0.95) -
     """Returns (ended memory, reason) after the second memory was embedded."""
     revised = resolve_near_duplicate(second, [(first, similarity)])
     names = {first.id: first.content, second.id: second.content}
-    return [] if revised is None else [(names[one.memory_id], one.reason or "") for one in revised.intervals]
+    return (
+        []
+        if revised is None
+        else [(names[interval.memory_id], interval.reason or "") for interval in revised.intervals]
+    )
 
 
 def two(first: str, second: str, **fields: object) -> Sequence[StoredMemory]:

@@ -33,7 +33,7 @@ PLAIN = Candidate(
 
 
 def order(*candidates: Candidate, **asked: bool) -> list[int]:
-    return [one.candidate.id.int for one in fused(candidates, NOW, **asked)]
+    return [scored.candidate.id.int for scored in fused(candidates, NOW, **asked)]
 
 
 def other(**changes: object) -> Candidate:
@@ -63,7 +63,7 @@ def test_memories_without_a_vector_are_ranked_by_their_other_parts() -> None:
 def test_an_entity_of_all_memories_does_not_count() -> None:
     about_all = [replace(PLAIN, id=UUID(int=n), named=1) for n in range(1, 40)]
     assert fused(about_all, NOW, by_name=True)[0].parts["entity"].value < 0.05
-    one_of_many = [replace(one, named=int(one.id.int == 7)) for one in about_all]
+    one_of_many = [replace(candidate, named=int(candidate.id.int == 7)) for candidate in about_all]
     best = fused(one_of_many, NOW, by_name=True)[0]
     assert (best.candidate.id.int, best.parts["entity"].value) == (7, 1.0)
 
@@ -101,7 +101,7 @@ def test_all_scores_stay_within_zero_and_one(
         dated=dated,
         access_count=accesses,
     )
-    for one in fused([candidate], NOW, DEFAULT, by_time=True):
-        assert 0 <= one.score <= 1
-        assert 0 <= one.similarity <= 1
-        assert all(0 <= part.value <= 1 for part in one.parts.values())
+    for scored in fused([candidate], NOW, DEFAULT, by_time=True):
+        assert 0 <= scored.score <= 1
+        assert 0 <= scored.similarity <= 1
+        assert all(0 <= part.value <= 1 for part in scored.parts.values())

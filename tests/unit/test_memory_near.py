@@ -14,25 +14,25 @@ def vectors(count: int, copies: int, seed: int = 7) -> NDArray[np.float16]:
     return chance.permutation(np.concatenate([made, near])).astype(np.float16)
 
 
-def all_pairs(given: NDArray[np.float16], least: float) -> set[tuple[int, int]]:
-    unit = given.astype(np.float32)
+def all_pairs(vectors: NDArray[np.float16], least: float) -> set[tuple[int, int]]:
+    unit = vectors.astype(np.float32)
     unit /= np.linalg.norm(unit, axis=1, keepdims=True)
     return {(int(a), int(b)) for a, b in np.argwhere(np.triu(unit @ unit.T, 1) >= least)}
 
 
 def test_every_near_pair_of_few_vectors_is_found() -> None:
-    given = vectors(300, 30)
-    found = [(pair.first, pair.second) for pair in near_pairs(given, 0.99)]
-    assert set(found) == all_pairs(given, 0.99)
-    assert len(found) == len(set(found)) >= 30
+    few = vectors(300, 30)
+    pairs = [(pair.first, pair.second) for pair in near_pairs(few, 0.99)]
+    assert set(pairs) == all_pairs(few, 0.99)
+    assert len(pairs) == len(set(pairs)) >= 30
 
 
 def test_nearly_every_near_pair_of_many_vectors_is_found_once() -> None:
-    given = vectors(BRUTE_FORCE_UP_TO, 400)
-    found = [(pair.first, pair.second) for pair in near_pairs(given, 0.99)]
-    wanted = all_pairs(given, 0.99)
-    assert set(found) <= wanted
-    assert len(found) == len(set(found)) >= 0.97 * len(wanted)
+    many = vectors(BRUTE_FORCE_UP_TO, 400)
+    pairs = [(pair.first, pair.second) for pair in near_pairs(many, 0.99)]
+    wanted = all_pairs(many, 0.99)
+    assert set(pairs) <= wanted
+    assert len(pairs) == len(set(pairs)) >= 0.97 * len(wanted)
 
 
 def test_no_vector_and_one_vector_have_no_pairs() -> None:

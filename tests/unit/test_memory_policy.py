@@ -64,12 +64,12 @@ def test_the_default_settings_are_the_numbers_of_the_design() -> None:
 
 
 def test_a_score_is_the_weighted_sum_and_the_bonus_of_ten_accesses_at_most() -> None:
-    found = score(Row(access_count=3), day(10))
-    assert found.importance == pytest.approx(0.8 + 3 * 0.02 - 0.1)
-    assert found.freshness == pytest.approx(math.exp(-1))
-    assert found.access_bonus == pytest.approx(0.03)
-    assert found.total == pytest.approx(0.4 * found.importance + 0.3 * found.freshness + 0.3 * 0.9 + 0.03)
-    assert found.tier == "SHORT"
+    scored = score(Row(access_count=3), day(10))
+    assert scored.importance == pytest.approx(0.8 + 3 * 0.02 - 0.1)
+    assert scored.freshness == pytest.approx(math.exp(-1))
+    assert scored.access_bonus == pytest.approx(0.03)
+    assert scored.total == pytest.approx(0.4 * scored.importance + 0.3 * scored.freshness + 0.3 * 0.9 + 0.03)
+    assert scored.tier == "SHORT"
     assert score(Row(access_count=500), day(10)).access_bonus == 0.1
 
 
@@ -151,8 +151,8 @@ def test_an_access_is_worth_two_hundredths_and_three_tenths_in_all(accesses: int
 
 @given(rows, days.map(day), policies)
 def test_all_scores_stay_within_zero_and_one(row: Row, now: datetime, policy: Policy) -> None:
-    found = score(row, now, policy)
-    parts = (found.total, found.importance, found.freshness, found.confidence, found.access_bonus)
+    scored = score(row, now, policy)
+    parts = (scored.total, scored.importance, scored.freshness, scored.confidence, scored.access_bonus)
     assert all(0 <= part <= 1 for part in parts)
 
 

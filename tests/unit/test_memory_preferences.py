@@ -55,8 +55,8 @@ def test_a_rules_key_says_that_it_is_about_answers() -> None:
 
 def test_manual_preferences_override_stated_ones() -> None:
     by_hand = UserPreferences(response_length="detailed", school_regions=("US", "UK"), enable_suggestions=False)
-    found = user_preferences([Preference("请用中文简短地回答"), Preference("I like quiet places")], by_hand)
-    assert found.lines() == [
+    preferences = user_preferences([Preference("请用中文简短地回答"), Preference("I like quiet places")], by_hand)
+    assert preferences.lines() == [
         "response length: detailed",
         "language: zh",
         "school regions: US, UK",

@@ -154,17 +154,19 @@ RULES = Extractor(load_rules())
 def test_a_fact_about_somebody_else_is_an_attribute_of_their_entity(
     text: str, content: str, name: str, attributes: dict[str, str]
 ) -> None:
-    [one] = found(text)
-    assert one.content == content
-    assert [(entity.type, entity.name, entity.attributes) for entity in one.entities] == [("PERSON", name, attributes)]
-    assert one.dedupe_key is not None and one.dedupe_key.startswith("of:")
+    [finding] = found(text)
+    assert finding.content == content
+    assert [(entity.type, entity.name, entity.attributes) for entity in finding.entities] == [
+        ("PERSON", name, attributes)
+    ]
+    assert finding.dedupe_key is not None and finding.dedupe_key.startswith("of:")
 
 
 @pytest.mark.parametrize(("text", "content", "name", "attributes"), OF_RELATIVES)
 def test_a_statement_about_a_relative_is_a_fact_about_them(
     text: str, content: str, name: str, attributes: dict[str, str]
 ) -> None:
-    about = {one.content: one for one in found(text)}
+    about = {finding.content: finding for finding in found(text)}
     [entity, *_] = about[content].entities
     assert (entity.type, entity.name) == ("PERSON", name)
     assert attributes.items() <= entity.attributes.items()
@@ -173,7 +175,7 @@ def test_a_statement_about_a_relative_is_a_fact_about_them(
 
 @pytest.mark.parametrize(("text", "entities"), NAMED)
 def test_names_of_relatives_and_animals_are_entities(text: str, entities: list[tuple[str, str, str]]) -> None:
-    named = [entity for one in found(text) for entity in one.entities]
+    named = [entity for finding in found(text) for entity in finding.entities]
     assert [(entity.type, entity.name, entity.attributes["relation"]) for entity in named] == entities
 
 
@@ -194,15 +196,16 @@ def test_only_lasting_facts_about_known_people_are_kept(text: str) -> None:
 
 def test_two_words_for_one_role_share_a_key_and_colleagues_do_not() -> None:
     mother = {
-        one.dedupe_key for one in found("我妈妈的邮箱是a@b.com", "我母亲的邮箱是c@d.com", "My mom's email is e@f.org")
+        finding.dedupe_key
+        for finding in found("我妈妈的邮箱是a@b.com", "我母亲的邮箱是c@d.com", "My mom's email is e@f.org")
     }
     assert mother == {"of:mother:email"}
-    assert len({one.dedupe_key for one in found("我同事的邮箱是a@b.com", "我同事的邮箱是c@d.com")}) == 2
+    assert len({finding.dedupe_key for finding in found("我同事的邮箱是a@b.com", "我同事的邮箱是c@d.com")}) == 2
 
 
 def test_a_sentence_that_is_cut_off_gives_no_memory() -> None:
     text = "I like " + "gardens" * 60
-    assert {one.reason for one in apply_rules(text).rejections} >= {"cut-off"}
+    assert {rejection.reason for rejection in apply_rules(text).rejections} >= {"cut-off"}
 
 
 @given(st.sampled_from(OWNERS), st.sampled_from(OWNERS), st.sampled_from(["email", "phone"]))
@@ -229,7 +232,7 @@ def test_a_statement_about_a_relative_ends_no_fact_about_others(first: str, seco
     assert {row.status for row in decided.rows} == {"valid"}
 
 
-@given(st.sampled_from([one for one in FAMILY if one not in ("我儿子", "My brother")]), st.sampled_from(KINDS[:3]))
+@given(st.sampled_from([who for who in FAMILY if who not in ("我儿子", "My brother")]), st.sampled_from(KINDS[:3]))
 def test_a_later_fact_about_a_relative_ends_the_earlier_one(who: str, kind: str) -> None:
     decided = DecidedMemories().say(*_stated(who, kind, 1)).say(*_stated(who, kind, 2))
     assert sorted(row.status for row in decided.rows) == ["closed", "valid"]
@@ -252,8 +255,8 @@ def _stated(who: str, kind: str, n: int) -> list[Memory]:
     else:
         text = f"{who}{chinese[kind].format(said.get(str(values[kind]), values[kind]))}。"
     memories = candidates("default", "ann", RULES.extract([extractor_turn(text, n)]).findings)
-    [one] = [memory for memory in memories if memory.category != "family"]
-    return [one]
+    [stated] = [memory for memory in memories if memory.category != "family"]
+    return [stated]
 
 
 @given(st.sampled_from(OWNERS), st.sampled_from(["email", "phone"]))
@@ -267,5 +270,5 @@ def _said(who: str, what: str, n: int) -> Memory:
     value = f"p{n}@example.org" if what == "email" else f"1380013800{n}"
     english = "email is" if what == "email" else "phone number is"
     text = f"{who} {english} {value}" if who.isascii() else f"{who}的{'邮箱' if what == 'email' else '电话'}是{value}"
-    [one] = candidates("default", "ann", RULES.extract([extractor_turn(text, n)]).findings)
-    return one
+    [memory] = candidates("default", "ann", RULES.extract([extractor_turn(text, n)]).findings)
+    return memory

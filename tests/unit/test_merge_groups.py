@@ -58,7 +58,7 @@ def summarised(
 
 
 def contents(groups: Sequence[MergeGroup]) -> list[set[str]]:
-    return [{one.content for one in group.members} for group in groups]
+    return [{member.content for member in group.members} for group in groups]
 
 
 TEA, FOND = memory("likes green tea a lot"), memory("is really fond of tea that is green")
@@ -141,7 +141,7 @@ def test_three_unimportant_memories_about_one_subject_are_summarised() -> None:
 
 
 def test_a_shared_entity_groups_memories_that_are_not_similar() -> None:
-    about = [minor(one.content, entities=("Mia",)) for one in (RIDE, LAKE, BOAT)]
+    about = [minor(member.content, entities=("Mia",)) for member in (RIDE, LAKE, BOAT)]
     assert len(summarised(*about, cosine=0.1)) == 1
 
 

@@ -14,9 +14,9 @@ CAT_CN = ("养了一只叫小白的猫", "2019年开始养猫")
 
 def verdict(contents: Sequence[str], text: str | None, method: Method = "merge") -> str:
     """Returns the text that is kept, or the reason for a refusal in brackets."""
-    found = check_answer(method, contents, json.dumps({"text": text}, ensure_ascii=False))
-    assert bool(found.text) == (found.refused is None)
-    return found.text or f"({found.refused})"
+    answer = check_answer(method, contents, json.dumps({"text": text}, ensure_ascii=False))
+    assert bool(answer.text) == (answer.refused is None)
+    return answer.text or f"({answer.refused})"
 
 
 @pytest.mark.parametrize(
@@ -93,5 +93,5 @@ def test_an_answer_in_another_form_is_refused(answer: str) -> None:
 
 
 def test_an_answer_in_a_code_fence_is_read_and_its_lines_are_one() -> None:
-    found = check_answer("merge", CAT, '```json\n{"text": "Has had a cat named Tom\\n since 2019"}\n```')
-    assert found.text == "Has had a cat named Tom since 2019"
+    answer = check_answer("merge", CAT, '```json\n{"text": "Has had a cat named Tom\\n since 2019"}\n```')
+    assert answer.text == "Has had a cat named Tom since 2019"

@@ -88,16 +88,16 @@ def test_every_query_of_alerts_and_dashboard_is_promql_over_metrics_that_exist(q
     labels_of = {name: {*m._labelnames, "le"} for m in METRICS for name in series_of(m)}
     for selector in selectors:
         assert selector.name in labels_of
-        assert {one.name for one in selector.matchers.matchers} <= labels_of[selector.name]
+        assert {matcher.name for matcher in selector.matchers.matchers} <= labels_of[selector.name]
 
 
 def test_every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() -> None:
     """`make alerts` evaluates them."""
     rules = yaml.safe_load((DOCS / "prometheus-alerts.yml").read_text())["groups"]
     cases = yaml.safe_load((Path(__file__).parent / "prometheus_alerts.test.yml").read_text())["tests"]
-    found = [(rule["alertname"], bool(rule["exp_alerts"])) for case in cases for rule in case["alert_rule_test"]]
+    tested = [(rule["alertname"], bool(rule["exp_alerts"])) for case in cases for rule in case["alert_rule_test"]]
     alerts = [rule["alert"] for group in rules for rule in group["rules"]]
-    assert sorted(found) == sorted((alert, fires) for alert in alerts for fires in (True, False))
+    assert sorted(tested) == sorted((alert, fires) for alert in alerts for fires in (True, False))
 
 
 def series_of(metric: MetricWrapperBase) -> list[str]:

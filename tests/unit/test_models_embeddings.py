@@ -151,7 +151,9 @@ MALFORMED = {
 
 @pytest.mark.parametrize("vectors", MALFORMED.values(), ids=MALFORMED)
 async def test_malformed_vectors_are_a_model_error(embedder, server, vectors):
-    server.answer_embeddings({"data": [{"index": at, "embedding": one} for at, one in enumerate(vectors)]}, times=4)
+    server.answer_embeddings(
+        {"data": [{"index": at, "embedding": vector} for at, vector in enumerate(vectors)]}, times=4
+    )
     with pytest.raises(ModelUnavailable):
         await embedder().embed_passages(["x", "y"])
 

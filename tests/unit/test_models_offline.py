@@ -79,8 +79,8 @@ async def test_old_key_facts_stay_in_the_rolling_summary(tasks):
 
 
 async def test_the_same_input_gives_the_same_summary_and_hash(tasks):
-    one, two = await tasks.summarise(ENGLISH, "", 60), await tasks.summarise(ENGLISH, "", 60)
-    assert (one.text, one.prompt_hash) == (two.text, two.prompt_hash)
+    first, second = await tasks.summarise(ENGLISH, "", 60), await tasks.summarise(ENGLISH, "", 60)
+    assert (first.text, first.prompt_hash) == (second.text, second.prompt_hash)
 
 
 async def test_compress_takes_whole_sentences_of_the_summary(tasks):
@@ -126,23 +126,23 @@ async def test_the_number_of_embedded_sentences_is_capped():
 
 def test_the_shortlist_leaves_room_for_new_facts():
     old = "\n".join(f"- Old fact number {i} about the harbour tower." for i in range(50))
-    found = shortlist(candidate_sentences(ENGLISH, old), 8)
-    assert 0 < sum(s.old for s in found) <= 4
-    assert [s.order for s in found] == sorted(s.order for s in found)
+    shortlisted = shortlist(candidate_sentences(ENGLISH, old), 8)
+    assert 0 < sum(s.old for s in shortlisted) <= 4
+    assert [s.order for s in shortlisted] == sorted(s.order for s in shortlisted)
 
 
 async def test_english_topics_are_noun_phrases_with_their_mentions(tasks):
-    found = (await tasks.topics(ENGLISH, 6)).topics
-    assert found["scholarship deadline"] == 2
-    assert found["recommendation letter"] == 2
-    assert not {"user", "assistant", "thanks", "want"} & set(found)
+    topics = (await tasks.topics(ENGLISH, 6)).topics
+    assert topics["scholarship deadline"] == 2
+    assert topics["recommendation letter"] == 2
+    assert not {"user", "assistant", "thanks", "want"} & set(topics)
 
 
 async def test_chinese_topics_are_noun_phrases_with_their_mentions(tasks):
-    found = (await tasks.topics(CHINESE, 6)).topics
-    assert (found["数据库设计"], found["API认证"]) == (2, 2)
-    assert "推荐信" in found
-    assert "用户" not in found
+    topics = (await tasks.topics(CHINESE, 6)).topics
+    assert (topics["数据库设计"], topics["API认证"]) == (2, 2)
+    assert "推荐信" in topics
+    assert "用户" not in topics
 
 
 def test_speakers_are_not_topics_even_by_a_short_name():
@@ -151,9 +151,9 @@ def test_speakers_are_not_topics_even_by_a_short_name():
 
 
 def test_topics_are_limited_and_no_topic_is_part_of_another():
-    found = list(keywords.topics([*ENGLISH, *CHINESE], 5))
-    assert len(found) == 5
-    assert not any(a != b and a in b for a in found for b in found)
+    topics = list(keywords.topics([*ENGLISH, *CHINESE], 5))
+    assert len(topics) == 5
+    assert not any(a != b and a in b for a in topics for b in topics)
     assert keywords.topics([], 5) == {}
 
 
@@ -176,10 +176,10 @@ async def text_of(messages: list[dict], tools: list[dict] = TOOLS) -> str:
 
 async def test_offline_chat_calls_recall_memory_with_the_question_first():
     request = ChatRequest([{"role": "user", "content": "什么时候截止？"}], tools=TOOLS)
-    one, two = await OfflineChat(count).complete(request), await OfflineChat(count).complete(request)
-    assert one.tool_calls == two.tool_calls
-    assert json.loads(one.tool_calls[0].arguments) == {"query": "什么时候截止？"}
-    assert (one.text, one.finish_reason) == ("", "tool_calls")
+    first, second = await OfflineChat(count).complete(request), await OfflineChat(count).complete(request)
+    assert first.tool_calls == second.tool_calls
+    assert json.loads(first.tool_calls[0].arguments) == {"query": "什么时候截止？"}
+    assert (first.text, first.finish_reason) == ("", "tool_calls")
 
 
 @pytest.mark.parametrize(
@@ -272,12 +272,12 @@ async def test_the_warning_before_a_question_is_not_quoted(line: str) -> None:
 
 def asked(question: str, *turns: str, memories: str = "", items: tuple[str, ...] = ()) -> list[dict]:
     """Returns a request: a question with the block of memories before it and the results of the tool."""
-    found = {"items": [{"text": text, "speaker": "user"} for text in items]}
+    result = {"items": [{"text": text, "speaker": "user"} for text in items]}
     return [
         *([{"role": "user", "content": f"{MEMORIES}\n{memories}\n[END]"}] if memories else []),
         *({"role": "user", "content": turn} for turn in turns),
         {"role": "user", "content": question},
-        {"role": "tool", "content": json.dumps(found)},
+        {"role": "tool", "content": json.dumps(result)},
     ]
 
 
@@ -323,8 +323,8 @@ async def test_valid_memories_are_quoted_before_turns_and_the_question_never(
         f"- (user) “{old}”",
     ]
     assert again not in made
-    found = {"items": [{"text": old}], "memories": [{"text": memory, "since": "2026-05-02"}]}
-    made = await text_of([{"role": "user", "content": question}, {"role": "tool", "content": json.dumps(found)}])
+    result = {"items": [{"text": old}], "memories": [{"text": memory, "since": "2026-05-02"}]}
+    made = await text_of([{"role": "user", "content": question}, {"role": "tool", "content": json.dumps(result)}])
     assert made.index(memory) < made.index(old)
 
 

@@ -106,8 +106,8 @@ async def test_thoughts_count_for_the_time_and_the_length_of_an_answer(client, s
 @pytest.mark.parametrize("what", ["stream", "reply", "embeddings", "rerank"])
 async def test_an_endless_reply_or_line_is_not_read_to_its_end(client, server, what):
     server.never_end({"stream": "chat", "reply": "chat"}.get(what, what))
-    given = (server.url, server.key, "m")
-    others = OpenAIEmbedder(*given, count_tokens=words), Reranker(*given, timeout_s=30.0)
+    server_and_model = (server.url, server.key, "m")
+    others = OpenAIEmbedder(*server_and_model, count_tokens=words), Reranker(*server_and_model, timeout_s=30.0)
     with pytest.raises(NotAnAPI, match=r"(An event|The reply) of http://127.0.0.1:\d+/v1/\S+ has over \d+ MB"):
         match what:
             case "stream":
@@ -120,8 +120,8 @@ async def test_an_endless_reply_or_line_is_not_read_to_its_end(client, server, w
                 await others[1].scores("a", ["b"])
     await asyncio.to_thread(server.wait_until_left)
     assert len(server.requests) == 1
-    for one in others:
-        await one.close()
+    for other in others:
+        await other.close()
 
 
 async def test_a_long_stream_of_short_events_is_read_whole():
@@ -228,7 +228,7 @@ async def test_an_answer_that_repeats_itself_ends_marked_and_is_cancelled_at_the
     came = await deltas(chat)
     final = came[-1].final
     assert (final.finish_reason, chat._resilient.breaker._circuits) == ("repetition", {})
-    assert final.text == "".join(one.text for one in came) and len(final.text) < 2_000
+    assert final.text == "".join(delta.text for delta in came) and len(final.text) < 2_000
     await asyncio.to_thread(server.wait_until_left)
 
 

@@ -26,7 +26,7 @@ def spend(limit: SpendingLimit, work: list[tuple[int, int]]) -> list[Spent]:
 def test_no_sliding_hour_holds_more_than_the_budget_but_for_one_oversized_call(limit, work):
     booked = spend(limit, work)
     for end in booked:
-        hour = [one.tokens for one in booked if end.at - WINDOW < one.at <= end.at]
+        hour = [booking.tokens for booking in booked if end.at - WINDOW < booking.at <= end.at]
         assert len(hour) <= limit.calls_per_hour
         assert sum(hour) <= limit.tokens_per_hour or len(hour) == 1
 

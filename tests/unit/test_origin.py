@@ -26,9 +26,9 @@ RESULT = [{"type": "tool_result", "tool_use_id": "c", "content": "I am vegan."}]
 
 def origin(role: str = "user", content: Any = "I am vegan.", name: str | None = None, user: str | None = "ann") -> str:
     data = TurnRecorded.model_validate({"role": role, "content": content, "name": name})
-    found = Event(thread="t", user=user, data=data).data
-    assert isinstance(found, TurnRecorded) and found.origin is not None
-    return found.origin
+    turn = Event(thread="t", user=user, data=data).data
+    assert isinstance(turn, TurnRecorded) and turn.origin is not None
+    return turn.origin
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,8 @@ def test_a_turn_of_version_two_gets_its_origin_when_it_is_read() -> None:
     stored = encode(Event(thread="t", user="ann", data=TurnRecorded(role="user", content="I am vegan.", name="bob")))
     old = stored.replace(b"turn_recorded:3", b"turn_recorded:2").replace(b',"origin":"participant"', b"")
     assert b"origin" not in old
-    found = decode(old).data
-    assert isinstance(found, TurnRecorded) and found.origin == "participant"
+    turn = decode(old).data
+    assert isinstance(turn, TurnRecorded) and turn.origin == "participant"
 
 
 @pytest.mark.parametrize(
@@ -137,15 +137,15 @@ def test_the_transcript_shows_origin_and_quoted_parts() -> None:
 @pytest.mark.parametrize(("name", "origin"), [("bob", "participant"), (None, "program"), (None, "quoted")])
 def test_models_answers_and_sessions_name_the_others(name: str | None, origin: TurnOrigin) -> None:
     turn = message("I keep three parrots.", name=name, origin=origin)
-    wire = [one for asked in (turn, message("Who keeps parrots?")) for one in to_wire(asked, WireOptions())]
-    assert [one.get("name") for one in wire] == [name or origin, None]
+    wire = [wired for asked in (turn, message("Who keeps parrots?")) for wired in to_wire(asked, WireOptions())]
+    assert [wired.get("name") for wired in wire] == [name or origin, None]
     assert [quote.speaker for quote in said_before(wire)] == [name or origin]
     begun = Event(thread="t", user="ann", data=SessionCreated())
     state = evolve(None, Recorded(begun, 1, 0, begun.time))
     assert state is not None
     state = replace(state, segment=(turn, message("Hi.")))
     shown_there = session_value(state).message_context.window_messages
-    assert [(one.name, one.origin) for one in shown_there] == [(name, origin), (None, None)]
+    assert [(shown_turn.name, shown_turn.origin) for shown_turn in shown_there] == [(name, origin), (None, None)]
     history = build_history("", [[turn]], "", state.rules, counter_for("m")).history
     assert history == f"{name or origin.title()}: I keep three parrots."
 

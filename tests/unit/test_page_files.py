@@ -24,17 +24,17 @@ TOKEN = re.compile(r'"([\w-]+)"\s*:|"((?:[^"\\]|\\.)*)"|(\w+)\s*:|([{}])')
 def keys_of(table: Path) -> dict[str, str]:
     """Returns the texts by their dotted keys."""
     words: dict[str, str] = {}
-    place: list[str] = []
+    parents: list[str] = []
     key = ""
     for quoted, text, name, brace in TOKEN.findall(re.sub(r"^//.*$", "", table.read_text("utf-8"), flags=re.M)):
         if quoted or name:
             key = quoted or name
         elif brace == "{":
-            place.append(key)
+            parents.append(key)
         elif brace == "}":
-            place.pop()
+            parents.pop()
         else:
-            words[".".join([*place[1:], key])] = text
+            words[".".join([*parents[1:], key])] = text
     return words
 
 

@@ -34,10 +34,10 @@ def test_the_words_of_a_caption_are_kept(stored: str, words: str) -> None:
 
 def test_captions_make_neither_image_nor_photo_a_topic() -> None:
     shown = [said(user(f"Here [image: a photo of a lighthouse in storm {n}]")) for n in range(6)]
-    found = " ".join(topics(shown, 8)).lower()
-    assert "lighthouse" in found
-    assert "image" not in found
-    assert "photo" not in found
+    joined = " ".join(topics(shown, 8)).lower()
+    assert "lighthouse" in joined
+    assert "image" not in joined
+    assert "photo" not in joined
 
 
 def test_a_nested_caption_begins_at_the_last_beginning() -> None:

@@ -26,8 +26,8 @@ def test_a_call_of_the_page_fits_its_method(call: str) -> None:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             of_memory = isinstance(node.func.value, ast.Name) and node.func.value.id == "memory"
             method = getattr(Memory if of_memory else Thread, node.func.attr)
-            given = {str(word.arg): word.value for word in node.keywords}
-            inspect.signature(method).bind(None, *node.args, **given)
+            keywords = {str(word.arg): word.value for word in node.keywords}
+            inspect.signature(method).bind(None, *node.args, **keywords)
 
 
 def test_the_page_has_calls() -> None:

@@ -115,11 +115,11 @@ def test_completed_work_is_not_due_again(count: int, summarised: int, tagged: in
     """After at most three rounds nothing is due, and no progress is lost."""
     messages = chat(count)
     for _ in range(3):
-        found = plan(Facts(messages, summarised, tagged), SETTINGS)
-        assert (found.summarise_through or summarised) >= summarised
-        assert (found.tag_through or tagged) >= tagged
-        summarised, tagged = found.summarise_through or summarised, found.tag_through or tagged
-        messages = [m for m in messages if m.seq > (found.prune_through or 0)]
+        planned = plan(Facts(messages, summarised, tagged), SETTINGS)
+        assert (planned.summarise_through or summarised) >= summarised
+        assert (planned.tag_through or tagged) >= tagged
+        summarised, tagged = planned.summarise_through or summarised, planned.tag_through or tagged
+        messages = [m for m in messages if m.seq > (planned.prune_through or 0)]
     assert plan(Facts(messages, summarised, tagged), SETTINGS).nothing
 
 

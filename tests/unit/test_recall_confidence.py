@@ -38,8 +38,8 @@ def scope(*said: str) -> ScopeIndex:
 
 def evidence(query: str, index: ScopeIndex, allowed: list[bool] | None = None) -> Evidence:
     usable = None if allowed is None else np.array(allowed)
-    found = rank(Query(query), index, allowed=usable)
-    made = evidence_for(query, index, found[0].chunk if found else None, usable)
+    ranked = rank(Query(query), index, allowed=usable)
+    made = evidence_for(query, index, ranked[0].chunk if ranked else None, usable)
     assert made is not None
     return made
 
@@ -70,9 +70,9 @@ def test_only_turns_that_may_be_found_are_evidence() -> None:
 
 
 def test_a_memory_that_contains_the_words_is_evidence_too() -> None:
-    found = evidence("Which university did Ann study at?", scope(*TALK))
-    assert found.also_in(["Ann studied at a university in Oslo"]).confidence > found.confidence
-    assert found.also_in([]) == found
+    university = evidence("Which university did Ann study at?", scope(*TALK))
+    assert university.also_in(["Ann studied at a university in Oslo"]).confidence > university.confidence
+    assert university.also_in([]) == university
 
 
 def test_a_question_without_words_to_look_for_is_not_judged() -> None:

@@ -77,7 +77,7 @@ def diary(*days: int) -> ScopeIndex:
 
 def found(query: str, *days: int) -> list[int]:
     (part,) = read_question(query, NOW).parts
-    return [days[one.chunk] for one in rank(Query(part.text, spans=part.spans), diary(*days))]
+    return [days[scored.chunk] for scored in rank(Query(part.text, spans=part.spans), diary(*days))]
 
 
 def test_turns_of_the_time_come_first_and_those_soon_after_it_next() -> None:

@@ -22,7 +22,7 @@ def parts(query: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("query", "found"),
+    ("query", "expected"),
     [
         ("Where is my flat? Also, who is my landlord?", ["Where is my flat?", "who is my landlord?"]),
         ("Where do I work? What does Ann do?", ["Where do I work?", "What does Ann do?"]),
@@ -40,8 +40,8 @@ def parts(query: str) -> list[str]:
         ("搬家和换工作哪个更早？", ["搬家", "换工作"]),
     ],
 )
-def test_a_question_has_a_part_for_each_thing_to_find(query: str, found: list[str]) -> None:
-    assert parts(query) == found
+def test_a_question_has_a_part_for_each_thing_to_find(query: str, expected: list[str]) -> None:
+    assert parts(query) == expected
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,8 @@ def test_without_vectors_only_turns_with_something_in_common_come_back() -> None
 def test_the_answer_next_to_the_question_is_found_and_the_question_itself_comes_after_it() -> None:
     filler = [f"A: filler number {n}" for n in range(20)]
     index = scope(*filler, "A: Where was that?", "B: By the lake in Banff.", *filler)
-    found = rank(Query("where was that"), index)
-    assert found == []
+    ranked = rank(Query("where was that"), index)
+    assert ranked == []
     index = scope(*filler, "A: Nice! Adoption interviews, how did they go?", "B: I passed them!", *filler)
     assert set(best("adoption interviews", index, k=2)) == {20, 21}
 
@@ -104,9 +104,9 @@ def test_vectors_find_what_words_do_not() -> None:
 def test_chunks_without_vectors_yet_are_ranked_by_their_words() -> None:
     vectors = np.array([[1, 0], [np.nan, np.nan], [0, 1], [1, 1]], dtype=np.float32)
     index = scope("A: one", "A: the llama", "A: three", "A: four", vectors=vectors)
-    found = rank(Query("llama", vectors[2]), index, weights=ALONE)
-    assert {s.chunk for s in found} == {0, 1, 2, 3} and found[0].chunk == 1
-    assert found[0].parts["dense"] == 0 and all(np.isfinite(s.score) for s in found)
+    ranked = rank(Query("llama", vectors[2]), index, weights=ALONE)
+    assert {s.chunk for s in ranked} == {0, 1, 2, 3} and ranked[0].chunk == 1
+    assert ranked[0].parts["dense"] == 0 and all(np.isfinite(s.score) for s in ranked)
 
 
 def test_without_any_vector_only_keyword_search_is_used() -> None:
@@ -132,8 +132,8 @@ def test_a_query_from_another_embedding_model_is_refused_by_name() -> None:
 
 def test_turns_that_may_not_come_back_still_lend_context() -> None:
     index = scope("A: the llama", "A: yes it was here")
-    found = rank(Query("llama"), index, allowed=np.array([False, True]))
-    assert [s.chunk for s in found] == [1] and found[0].parts["context"] > 0
+    ranked = rank(Query("llama"), index, allowed=np.array([False, True]))
+    assert [s.chunk for s in ranked] == [1] and ranked[0].parts["context"] > 0
 
 
 def test_parts_add_up_to_the_score() -> None:
@@ -180,10 +180,10 @@ def test_feedback_raises_turns_that_are_similar_to_the_best() -> None:
     """The words of the two best turns lead to a similar turn that shares no word with the question."""
     said = ("A: kayaks are fun", "B: a red boat", "A: paddling on rivers", "B: tax forms", "A: soup", "B: chess")
     vectors = np.array([[1, 0, 0.1], [0.9, 0.1, 0.1], [0.8, 0, 0.3], [0, 1, 0.3], [0, 0.8, 1], [0.1, 0.9, 0.6]])
-    found = rank(Query("kayaks boat", np.array([0.5, 0.5, 0.2])), scope(*said, vectors=vectors), 6)
-    lifted = {one.chunk: one.parts["feedback"] for one in found}
+    ranked = rank(Query("kayaks boat", np.array([0.5, 0.5, 0.2])), scope(*said, vectors=vectors), 6)
+    lifted = {scored.chunk: scored.parts["feedback"] for scored in ranked}
     assert lifted[2] > 0 > max(lifted[3], lifted[4], lifted[5])
-    assert found[2].chunk == 2
+    assert ranked[2].chunk == 2
 
 
 def test_feedback_does_not_raise_the_best_turn_itself() -> None:
@@ -200,9 +200,9 @@ def test_of_equal_turns_the_one_in_the_thread_or_session_with_the_best_comes_fir
     assert best("boss in Bern", threads)[:2] == [1, 0]
     assert best("boss who is ill", threads)[:2] == [3, 2]
     sessions = scope(*said[::-1], *["Ann: soup"] * 4, *said[::-1])
-    found = {one.chunk: one.parts for one in rank(Query("boss in Bern"), sessions, 12)}
-    assert found[2]["session"] > found[1]["session"] > 0
-    assert found[2]["thread"] == found[1]["thread"]
+    parts = {scored.chunk: scored.parts for scored in rank(Query("boss in Bern"), sessions, 12)}
+    assert parts[2]["session"] > parts[1]["session"] > 0
+    assert parts[2]["thread"] == parts[1]["thread"]
 
 
 def test_the_parts_of_a_question_lead_to_the_thread_that_has_something_for_each() -> None:
@@ -230,7 +230,7 @@ def test_a_long_neighbour_lends_less_than_a_short_one() -> None:
     told = scope(
         "Ann: Sounds good", f"Bob: the webinar {filler}", "Ann: Fine", "Bob: the webinar is on", threads=list("aabb")
     )
-    context = {one.chunk: one.parts["context"] for one in rank(Query("webinar"), told, 4)}
+    context = {scored.chunk: scored.parts["context"] for scored in rank(Query("webinar"), told, 4)}
     assert context[0] < context[2] / 3
 
 
@@ -239,9 +239,9 @@ def test_a_long_answer_of_the_assistant_comes_after_the_same_words_of_a_person()
     told = scope(
         f"assistant: {long}", f"user: {long}", "assistant: the budget", "user: the budget", threads=list("abcd")
     )
-    found = {one.chunk: one for one in rank(Query("budget"), told, 4)}
-    assert found[0].score < found[1].score
-    assert found[2].score == found[3].score
+    ranked = {scored.chunk: scored for scored in rank(Query("budget"), told, 4)}
+    assert ranked[0].score < ranked[1].score
+    assert ranked[2].score == ranked[3].score
 
 
 def test_an_assistant_with_a_name_is_known_by_its_role() -> None:
@@ -261,7 +261,7 @@ def test_a_long_turn_is_long_beside_what_people_say_not_beside_an_assistants_ans
 
 def test_turns_of_one_speaker_lend_less_to_each_other_than_turns_of_two() -> None:
     told = scope("Ann: the webinar", "Ann: fine", "Bob: the webinar", "Ann: fine", threads=list("aabb"))
-    context = {one.chunk: one.parts["context"] for one in rank(Query("webinar"), told, 4)}
+    context = {scored.chunk: scored.parts["context"] for scored in rank(Query("webinar"), told, 4)}
     assert 0 < context[1] < context[3]
 
 
@@ -269,7 +269,7 @@ def test_the_form_of_a_long_turn_counts_in_talk_between_people_and_less_with_an_
     """One user has two threads. A short turn to an assistant counts as one between people."""
     told = ["user: a llama?", "user: a llama in 2019", f"user: a llama in 2019? {'much more about it ' * 50}"]
     index = scope(*told, *told, "assistant: Hello!", threads=[*["people"] * 3, *["chat"] * 4])
-    parts = {one.chunk: one.parts for one in rank(Query("llama"), index, 7)}
+    parts = {scored.chunk: scored.parts for scored in rank(Query("llama"), index, 7)}
     assert parts[0]["question"] == parts[3]["question"] < 0 < parts[1]["detail"] == parts[4]["detail"]
     assert parts[2]["question"] < parts[5]["question"] < 0 < parts[5]["detail"] < parts[2]["detail"]
 
@@ -278,6 +278,6 @@ def test_the_weight_of_the_assistants_words_follows_the_requested_speaker() -> N
     index = scope(f"assistant: a plan {'for your budget ' * 40}", "user: my budget", threads=["a", "b"])
     scores = {}
     for words_of in ("anyone", "people", "user"):
-        scores[words_of] = {one.chunk: one.score for one in rank(Query("budget", words_of=words_of), index)}
+        scores[words_of] = {scored.chunk: scored.score for scored in rank(Query("budget", words_of=words_of), index)}
     assert scores["anyone"][0] > scores["people"][0] > scores["user"][0]
     assert scores["anyone"][1] == scores["people"][1] == scores["user"][1]

@@ -55,8 +55,8 @@ def test_a_context_that_fits_is_one_full_line_of_everything() -> None:
 
 
 def test_tiers_are_shown_as_bars_of_the_budget_with_omissions() -> None:
-    given = ContextInput(chat(60), "gpt-4o", summary=Summary("They talked.", 5), topics=["talk"], window=3_000)
-    lines = context_lines(build_context(given))
+    inputs = ContextInput(chat(60), "gpt-4o", summary=Summary("They talked.", 5), topics=["talk"], window=3_000)
+    lines = context_lines(build_context(inputs))
     bars = [line for line in lines if "█" in line or "·" in line]
     assert [line.split("  ")[0] for line in bars] == ["tier 1", "tier 2", "tier 3"]
     assert all(line.count("█") + line.count("·") == BAR for line in bars)

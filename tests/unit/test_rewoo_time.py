@@ -57,17 +57,17 @@ async def test_a_writing_tool_that_takes_too_long_is_reported_as_possibly_done(d
 
 
 async def test_the_calls_of_a_run_share_one_deadline_for_text(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    given, stream = list[ChatRequest](), desk.chat.stream
+    requests, stream = list[ChatRequest](), desk.chat.stream
 
     def noted(request: ChatRequest) -> AsyncIterator[Delta]:
-        given.append(request)
+        requests.append(request)
         return stream(request)
 
     monkeypatch.setattr(desk.chat, "stream", noted)
     desk.server.reply("I look.", tool_calls=[("find_order", {"number": "A101"})])
     desk.server.reply("It is on its way.")
     await desk.ask(within_s=30.0)
-    planning, solving = given
+    planning, solving = requests
     assert planning.text_by == solving.text_by is not None
     assert planning.ends_at == planning.text_by and solving.ends_at is None  # a plan is not shown before it is complete
 

@@ -14,9 +14,9 @@ CHINESE = re.compile(r"[一-鿿]")
 
 def turns() -> list[ImportedTurn]:
     items = list(read(load_sample()))
-    found = [item for item in items if isinstance(item, ImportedTurn)]
-    assert len(found) == len(items)
-    return found
+    imported = [item for item in items if isinstance(item, ImportedTurn)]
+    assert len(imported) == len(items)
+    return imported
 
 
 def blocks(data: TurnRecorded) -> tuple[object, ...]:
@@ -30,14 +30,14 @@ def text(data: TurnRecorded) -> str:
 
 
 def test_the_sample_is_one_thread_of_over_260_turns_in_time_order_over_weeks() -> None:
-    found = turns()
-    assert len(found) > 260
-    assert {(turn.thread, turn.user) for turn in found} == {(THREAD, USER)}
-    times = [turn.time for turn in found]
+    sample = turns()
+    assert len(sample) > 260
+    assert {(turn.thread, turn.user) for turn in sample} == {(THREAD, USER)}
+    times = [turn.time for turn in sample]
     assert times == sorted(times)
     assert times[-1] - times[0] > timedelta(weeks=6)
     assert {time.year for time in times} == {2026}
-    assert len({turn.data.source_id for turn in found}) == len(found)
+    assert len({turn.data.source_id for turn in sample}) == len(sample)
 
 
 def test_no_turn_of_the_student_or_the_adviser_is_repeated() -> None:
@@ -80,9 +80,9 @@ def test_there_are_long_thoughts_and_results_for_the_condenser_to_shorten() -> N
 
 @pytest.mark.parametrize("question", load_questions(), ids=lambda question: question.question)
 def test_the_turns_named_by_a_question_exist_and_lie_early_enough_to_be_forgotten(question: Question) -> None:
-    places = {turn.data.source_id: place for place, turn in enumerate(turns())}
+    positions = {turn.data.source_id: position for position, turn in enumerate(turns())}
     assert question.source_ids
-    assert all(places[source_id] < len(places) - 10 for source_id in question.source_ids)
+    assert all(positions[source_id] < len(positions) - 10 for source_id in question.source_ids)
 
 
 def test_the_questions_are_in_both_languages() -> None:

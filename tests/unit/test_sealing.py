@@ -120,11 +120,11 @@ def test_a_sealed_document_holds_none_of_the_personal_values(data: EventData) ->
 @pytest.mark.parametrize("data", EVERY_CONTRACT, ids=lambda data: data.type)
 def test_without_the_key_an_event_is_valid_and_says_that_its_words_are_gone(data: EventData) -> None:
     made = event(data, user="ann")
-    found = decode(encode(made, KEYS), DESTROYED)
-    assert found.model_copy(update={"data": made.data}) == made
-    assert is_erased(found) == (data in SAYING)
+    decoded = decode(encode(made, KEYS), DESTROYED)
+    assert decoded.model_copy(update={"data": made.data}) == made
+    assert is_erased(decoded) == (data in SAYING)
     assert not is_erased(made)
-    kept = found.data.model_dump(exclude={path[0] for path in personal(type(data))})
+    kept = decoded.data.model_dump(exclude={path[0] for path in personal(type(data))})
     assert kept == made.data.model_dump(exclude={path[0] for path in personal(type(data))})
 
 
@@ -204,9 +204,9 @@ def test_sealing_the_same_words_twice_gives_different_bytes() -> None:
 
 
 def test_the_golden_sealed_document_opens_for_ever() -> None:
-    found = decode(GOLDEN.read_bytes(), KEYS)
-    assert (found.user, found.time) == ("ann", MAY_8)
-    assert found.data == TurnRecorded(
+    decoded = decode(GOLDEN.read_bytes(), KEYS)
+    assert (decoded.user, decoded.time) == ("ann", MAY_8)
+    assert decoded.data == TurnRecorded(
         role="user", content="My GPA is 3.80. 我的平均绩点是 3.80。", name="Ann", tokens_in=9, origin="person"
     )
     assert decode(GOLDEN.read_bytes(), DESTROYED).data == TurnRecorded(
@@ -222,8 +222,8 @@ def test_a_sealed_event_is_shown_to_people_unsealed() -> None:
 def test_a_sealed_event_of_an_old_version_is_opened_before_it_is_upcast() -> None:
     document = json.loads(GOLDEN.read_bytes()) | {"dataschema": "urn:turnlog:turn_recorded:1"}
     document["data"] = {"role": "user", "tokens": 9}
-    found = decode(json.dumps(document).encode(), DESTROYED)
-    assert found.data == TurnRecorded(role="user", content=ERASED, tokens_out=9, origin="person")
+    decoded = decode(json.dumps(document).encode(), DESTROYED)
+    assert decoded.data == TurnRecorded(role="user", content=ERASED, tokens_out=9, origin="person")
 
 
 @pytest.mark.parametrize("contract", CONTRACTS.values(), ids=lambda contract: contract.__name__)
@@ -269,25 +269,25 @@ def texts(value: Any) -> Iterator[str]:
 
 def all_paths(contract: type[BaseModel]) -> Iterator[str]:
     """Yields the paths that PERSONAL may name: fields, and fields of models inside them (one level deep)."""
-    for name, found in contract.model_fields.items():
+    for name, info in contract.model_fields.items():
         yield name
-        for inner in models_in(found.annotation):
+        for inner in models_in(info.annotation):
             yield from (f"{name}.{field}" for field in inner.model_fields)
 
 
 def text_paths(contract: type[BaseModel]) -> Iterator[str]:
-    for name, found in contract.model_fields.items():
-        inner = models_in(found.annotation)
+    for name, info in contract.model_fields.items():
+        inner = models_in(info.annotation)
         for model in inner:
             yield from (f"{name}.{n}" for n, f in model.model_fields.items() if holds_text(f.annotation))
-        if not inner and holds_text(found.annotation):
+        if not inner and holds_text(info.annotation):
             yield name
 
 
 def models_in(annotation: Any) -> list[type[BaseModel]]:
     """Returns the models that a field may contain, except in a tuple, which is sealed as a whole."""
     options = [annotation, *(get_args(annotation) if not is_collection(annotation) else ())]
-    return [one for one in options if isinstance(one, type) and issubclass(one, BaseModel)]
+    return [option for option in options if isinstance(option, type) and issubclass(option, BaseModel)]
 
 
 def is_collection(annotation: Any) -> bool:

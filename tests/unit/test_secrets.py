@@ -44,7 +44,7 @@ NO_SECRETS = (
 
 def kept(text: str) -> list[str]:
     turn = extractor_turn(text)
-    return [one.content for one in without_secrets(Extractor(load_rules()).extract([turn]), [turn]).findings]
+    return [finding.content for finding in without_secrets(Extractor(load_rules()).extract([turn]), [turn]).findings]
 
 
 @pytest.mark.parametrize("text", SECRETS)
@@ -63,7 +63,7 @@ def test_texts_that_only_look_like_secrets_are_remembered(text: str) -> None:
 def test_a_memory_beside_a_secret_in_its_sentence_is_left_out_and_others_stay() -> None:
     text = "I live in Rome and my card is 4111 1111 1111 1111. I'm vegan."
     turn = extractor_turn(text)
-    found = without_secrets(Extractor(load_rules()).extract([turn]), [turn])
-    assert [one.content for one in found.findings] == ["Diet: vegan"]
-    assert found.counts()["secret"] == 1
-    assert "4111" not in "".join(one.quote for one in found.rejections)
+    checked = without_secrets(Extractor(load_rules()).extract([turn]), [turn])
+    assert [finding.content for finding in checked.findings] == ["Diet: vegan"]
+    assert checked.counts()["secret"] == 1
+    assert "4111" not in "".join(rejection.quote for rejection in checked.rejections)

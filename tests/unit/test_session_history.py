@@ -32,20 +32,20 @@ def tokens(text: str) -> int:
 
 
 def test_full_history_is_every_turn_as_lines_of_user_and_assistant() -> None:
-    found = build_history("", exchanges(2), "", RULES, COUNTER)
+    built = build_history("", exchanges(2), "", RULES, COUNTER)
     expected = "User: question 1 word\nAssistant: answer 1 word\nUser: question 2 word\nAssistant: answer 2 word"
-    assert found.history == found.full_history == expected
+    assert built.history == built.full_history == expected
 
 
 def test_a_summary_precedes_the_turns_of_the_segment() -> None:
-    found = build_history("患者头晕。", exchanges(1), "", RULES, COUNTER)
+    built = build_history("患者头晕。", exchanges(1), "", RULES, COUNTER)
     expected = "[Conversation Summary]\n患者头晕。\n\nUser: question 1 word\nAssistant: answer 1 word"
-    assert found.history == expected
+    assert built.history == expected
 
 
 def test_an_empty_session_has_an_empty_history() -> None:
-    found = build_history("", [], "", RULES, COUNTER)
-    assert (found.history, found.full_history, found.tokens, found.should_checkpoint) == ("", "", 0, False)
+    built = build_history("", [], "", RULES, COUNTER)
+    assert (built.history, built.full_history, built.tokens, built.should_checkpoint) == ("", "", 0, False)
 
 
 @given(
@@ -54,17 +54,17 @@ def test_an_empty_session_has_an_empty_history() -> None:
 )
 def test_tokens_are_those_of_the_text_and_the_query(said: list[tuple[str, str]], query: str) -> None:
     turns = [[user(first + second), assistant(second + first)] for first, second in said]
-    found = build_history("", turns, query, RULES, COUNTER)
-    whole = tokens(found.full_history + "\n") if turns else 0
-    assert found.tokens == pytest.approx(whole + tokens(query), abs=2 * len(turns))
+    built = build_history("", turns, query, RULES, COUNTER)
+    whole = tokens(built.full_history + "\n") if turns else 0
+    assert built.tokens == pytest.approx(whole + tokens(query), abs=2 * len(turns))
 
 
 def test_tokens_of_plain_turns_are_exact() -> None:
-    found = build_history(
+    built = build_history(
         "A summary.", exchanges(50, "with some words. 我最近感觉头晕，应该怎么办？"), "what next?", RULES, COUNTER
     )
-    assert found.tokens == tokens(found.full_history + "\n") + tokens("what next?")
-    assert found.ratio == found.tokens / 16_000
+    assert built.tokens == tokens(built.full_history + "\n") + tokens("what next?")
+    assert built.ratio == built.tokens / 16_000
 
 
 @pytest.mark.parametrize("summary", ["", "They talked."], ids=["FULL_HISTORY", "SUMMARY_N"])
@@ -80,21 +80,21 @@ def test_the_threshold_asks_for_a_checkpoint_in_any_mode(summary: str) -> None:
 
 def test_a_line_counts_the_oldest_turns_that_exceed_the_window() -> None:
     turns = exchanges(60)
-    found = build_history("A summary.", turns, "now?", SMALL, COUNTER)
-    head, summary, gap, left_out, *lines = found.history.splitlines()
+    built = build_history("A summary.", turns, "now?", SMALL, COUNTER)
+    head, summary, gap, left_out, *lines = built.history.splitlines()
     count = 60 - len(lines) // 2
     assert (head, summary, gap) == ("[Conversation Summary]", "A summary.", "")
     assert left_out == f"[{count} earlier turns are left out here: the history is longer than the window of 256 tokens]"
     assert lines[-1] == "Assistant: answer 60 word"
-    assert tokens(found.history) + tokens("now?") <= 256
-    assert found.full_history.count("User:") == 60
-    assert found.ratio > 1
+    assert tokens(built.history) + tokens("now?") <= 256
+    assert built.full_history.count("User:") == 60
+    assert built.ratio > 1
 
 
 def test_the_newest_turn_stays_though_it_is_longer_than_the_window() -> None:
-    found = build_history("", [exchange(1), exchange(2, "word " * 400)], "", SMALL, COUNTER)
-    assert "[1 earlier turns are left out" in found.history
-    assert "question 2" in found.history
+    built = build_history("", [exchange(1), exchange(2, "word " * 400)], "", SMALL, COUNTER)
+    assert "[1 earlier turns are left out" in built.history
+    assert "question 2" in built.history
 
 
 def test_a_query_longer_than_the_window_breaks_nothing() -> None:
@@ -157,7 +157,7 @@ def test_one_huge_turn_of_any_size_is_kept() -> None:
 
 def test_a_line_is_counted_once_per_process() -> None:
     """A stored message never changes, so its count is cached by event id and its text is not read again."""
-    one = exchange(1)
-    first = turn_tokens(one, COUNTER)
-    longer = [Message(m.seq, m.event_id, m.role, "word " * 500, m.time) for m in one]
+    messages = exchange(1)
+    first = turn_tokens(messages, COUNTER)
+    longer = [Message(m.seq, m.event_id, m.role, "word " * 500, m.time) for m in messages]
     assert turn_tokens(longer, COUNTER) == first

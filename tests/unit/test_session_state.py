@@ -29,8 +29,8 @@ CALL = [{"id": "c", "name": "look"}]
 def folded(*events: Event, start: SessionState | None = None) -> SessionState | None:
     state = start
     first = start.seq + 1 if start else 1
-    for seq, one in enumerate(events, first):
-        state = evolve(state, Recorded(one, seq, 0, one.time))
+    for seq, recorded in enumerate(events, first):
+        state = evolve(state, Recorded(recorded, seq, 0, recorded.time))
     return state
 
 
@@ -41,8 +41,8 @@ def begun(*events: Event, **created: Any) -> SessionState:
 
 
 def ended(covered: int, **more: Any) -> Event:
-    given = {"summary": "S.", "recent_turns": 1, "turns_covered": 1, "trigger": "manual", **more}
-    return event(SegmentCheckpointed(covered_seq=covered, **given))
+    checkpoint = {"summary": "S.", "recent_turns": 1, "turns_covered": 1, "trigger": "manual", **more}
+    return event(SegmentCheckpointed(covered_seq=covered, **checkpoint))
 
 
 def contents(state: SessionState | None) -> list[Any]:
@@ -155,8 +155,8 @@ def test_old_data_without_a_checkpoint_counts_as_full_history() -> None:
 
 
 def message(role: str, content: Any = "x", **more: Any) -> Message:
-    given = turn(content, role, **more)
-    state = begun(given)
+    recorded = turn(content, role, **more)
+    state = begun(recorded)
     return state.segment[0]
 
 
@@ -189,4 +189,4 @@ def test_a_turn_consists_of_the_question_its_tool_rounds_and_the_answer(
     messages: list[Message], sizes: list[int]
 ) -> None:
     assert turns(*messages) == sizes
-    assert [one for group in turns_of(messages) for one in group] == messages
+    assert [message for group in turns_of(messages) for message in group] == messages

@@ -23,35 +23,35 @@ from turnlog.events.contracts import (
 
 def without(words: str, data: EventData) -> Any:
     """Returns the event's data without words that a turn contains."""
-    found: Event | None = struck(event(data), strike_of(turn(f"I say {words}."), 5, words), 9)
-    return None if found is None else found.data
+    remaining: Event | None = struck(event(data), strike_of(turn(f"I say {words}."), 5, words), 9)
+    return None if remaining is None else remaining.data
 
 
 def test_arguments_of_a_tool_stay_json_without_a_number() -> None:
     call = ToolCall(id="c", name="open", arguments='{"pin": 48213, "of": "ann"}')
-    found = without("48213", TurnRecorded(role="assistant", tool_calls=(call,)))
-    assert found.tool_calls[0].arguments == '{"pin": "[redacted]", "of": "ann"}'
+    recorded = without("48213", TurnRecorded(role="assistant", tool_calls=(call,)))
+    assert recorded.tool_calls[0].arguments == '{"pin": "[redacted]", "of": "ann"}'
 
 
 def test_words_across_an_escaped_line_end_are_struck() -> None:
     call = ToolCall(id="c", name="find", arguments='{"name":"Ann\\nSmith"}')
-    found = without("Ann Smith", TurnRecorded(role="assistant", tool_calls=(call,)))
-    assert found.tool_calls[0].arguments == '{"name":"[redacted]"}'
+    recorded = without("Ann Smith", TurnRecorded(role="assistant", tool_calls=(call,)))
+    assert recorded.tool_calls[0].arguments == '{"name":"[redacted]"}'
 
 
 def test_any_key_of_a_tools_input_is_searched_and_numbers_too() -> None:
     block = ToolUseBlock(id="48213", name="find", input={"id": "No. 48213", "of": {"thread": 48213}, "as": 48214})
-    found = without("48213", TurnRecorded(role="assistant", content=(block,)))
-    assert found.content[0].id == "48213"
-    assert found.content[0].input == {"id": "No. [redacted]", "of": {"thread": "[redacted]"}, "as": 48214}
+    recorded = without("48213", TurnRecorded(role="assistant", content=(block,)))
+    assert recorded.content[0].id == "48213"
+    assert recorded.content[0].input == {"id": "No. [redacted]", "of": {"thread": "[redacted]"}, "as": 48214}
 
 
 def test_short_words_are_struck_from_bytes_only_as_whole_words() -> None:
     long = b"\xd9a" + b"ann" + b"." * 94  # the byte that encodes its length is a letter
     raw = b"\x82\xa7channel\xa3Ann\xa1x" + long
     blob = Blob(channel="x", version="1", encoding="msgpack", data=b64encode(raw).decode())
-    found = without("Ann", CheckpointSaved(checkpoint_id="1", checkpoint={}, metadata={}, blobs=(blob,)))
-    assert b64decode(found.blobs[0].data) == raw.replace(b"\xa3Ann", b"\xa3***").replace(b"ann.", b"***.")
+    saved = without("Ann", CheckpointSaved(checkpoint_id="1", checkpoint={}, metadata={}, blobs=(blob,)))
+    assert b64decode(saved.blobs[0].data) == raw.replace(b"\xa3Ann", b"\xa3***").replace(b"ann.", b"***.")
 
 
 @pytest.mark.parametrize("words", ["Zoë Müller-77", normalize("NFD", "zoë müller-77"), "ZOË MÜLLER-77"])
@@ -63,8 +63,8 @@ def test_every_spelling_of_the_words_is_struck(words: str) -> None:
     assert without(words, turn("", tool_calls=(call,)).data).tool_calls[0].arguments == '{"of": "[redacted]"}'
     raw = normalize("NFD", "ZOË Müller-77").encode()
     blob = Blob(channel="x", version="1", encoding="msgpack", data=b64encode(b"\xd9" + raw).decode())
-    found = without(words, CheckpointSaved(checkpoint_id="1", checkpoint={}, metadata={}, blobs=(blob,)))
-    assert b64decode(found.blobs[0].data) == b"\xd9" + b"*" * len(raw)
+    saved = without(words, CheckpointSaved(checkpoint_id="1", checkpoint={}, metadata={}, blobs=(blob,)))
+    assert b64decode(saved.blobs[0].data) == b"\xd9" + b"*" * len(raw)
 
 
 @pytest.mark.parametrize(("words", "text"), [("Straße 5-ab", "STRASSE 5-AB"), ("strasse 5-ab", "Straße 5-ab")])
@@ -78,12 +78,12 @@ def test_another_letter_is_not_struck() -> None:
 
 def test_words_across_two_blocks_are_struck_from_both() -> None:
     blocks = [TextBlock(text="It is Zebra"), TextBlock(text="fish-77 and Zebrafish-"), TextBlock(text="77.")]
-    found = without("Zebrafish-77", TurnRecorded(role="user", content=tuple(blocks))).content
-    assert [block.text for block in found] == ["It is [redacted]", "[redacted] and [redacted]", "[redacted]."]
-    found = without(
+    content = without("Zebrafish-77", TurnRecorded(role="user", content=tuple(blocks))).content
+    assert [block.text for block in content] == ["It is [redacted]", "[redacted] and [redacted]", "[redacted]."]
+    recorded = without(
         "Ann Smith-Jones", TurnRecorded(role="user", content=(TextBlock(text="Ann"), TextBlock(text="Smith-Jones")))
     )
-    assert [block.text for block in found.content] == ["[redacted]", "[redacted]"]
+    assert [block.text for block in recorded.content] == ["[redacted]", "[redacted]"]
 
 
 @pytest.mark.parametrize("text", ["Z e b r a f i s h 7 7", "Zebra_fish (77)", "Zеbrafish-77"])

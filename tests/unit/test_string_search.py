@@ -55,26 +55,26 @@ def test_a_string_divided_among_parts_is_found_once() -> None:
 def test_every_match_of_a_plain_search_is_found(strings: list[str], seed: int) -> None:
     chance = random.Random(seed)
     data = "".join(chance.choice([*strings, "…", "x"]) for _ in range(12)).encode(errors="replace")
-    search_strings = SearchStrings([one for one in strings if one.isprintable()])
-    found = search_strings.within(data)
-    for number, one in enumerate(search_strings.strings):
-        if one.encode(errors="replace") in data:
-            assert number in found
+    search_strings = SearchStrings([string for string in strings if string.isprintable()])
+    numbers = search_strings.within(data)
+    for number, string in enumerate(search_strings.strings):
+        if string.encode(errors="replace") in data:
+            assert number in numbers
 
 
 def test_personal_strings_are_chosen() -> None:
     text = 'I was born on 2001-05-08 in Ürümqi. Mail ann@example.com, "passport" or 13812345678!\n林薇的猫'
-    found = list(candidates(text))
-    assert {"ann@example.com", "13812345678", "林薇的猫", "I was born on 2001-05-08 in Ürümqi."} <= set(found)
-    assert "2001-05-08" not in found and "passport" not in found
-    assert chosen(found, 2) == ["ann@example.com", "13812345678"]
-    assert len(chosen([*found, *(f"sentence number {n} of many" for n in range(900))], 100)) == 100
+    strings = list(candidates(text))
+    assert {"ann@example.com", "13812345678", "林薇的猫", "I was born on 2001-05-08 in Ürümqi."} <= set(strings)
+    assert "2001-05-08" not in strings and "passport" not in strings
+    assert chosen(strings, 2) == ["ann@example.com", "13812345678"]
+    assert len(chosen([*strings, *(f"sentence number {n} of many" for n in range(900))], 100)) == 100
 
 
 def test_ids_of_events_are_not_personal() -> None:
     """Digits of an id may look like a phone number, and every event's id is unencrypted."""
-    given = {"event_id": UUID("01a061d4-bc98-7934-a201-289350018440"), "quote": "my friend Mia Lindqvist"}
-    source = SOURCE.model_copy(update=given)
+    fields = {"event_id": UUID("01a061d4-bc98-7934-a201-289350018440"), "quote": "my friend Mia Lindqvist"}
+    source = SOURCE.model_copy(update=fields)
     entity = Entity(type="PERSON", name="Mia Lindqvist", sources=(source,))
     assert list(words_of(EntitiesFound(entities=(entity,)))) == ["Mia Lindqvist", source.quote]
 
@@ -100,8 +100,8 @@ def test_ids_made_by_turnlog_and_models_are_not_personal() -> None:
 
 def test_personal_numbers_are_found_in_any_surrounding_text() -> None:
     said = "电话13812345678，身份证11010119900307888X。 IBAN DE89370400440532013000, +44 20 7946 0958."
-    found = set(candidates(said))
-    assert {"13812345678", "11010119900307888X", "DE89370400440532013000", "+44 20 7946 0958"} <= found
+    strings = set(candidates(said))
+    assert {"13812345678", "11010119900307888X", "DE89370400440532013000", "+44 20 7946 0958"} <= strings
 
 
 def test_found_strings_are_shown_masked() -> None:

@@ -97,8 +97,13 @@ def test_no_type_or_request_can_widen_a_subject(token: str) -> None:
 
 
 def test_a_stored_subject_is_read_back() -> None:
-    found = parse_stored("turnlog.log.3.acme.~YS5i.turn_recorded")
-    assert (found.partition, found.tenant, found.thread_token, found.type) == (3, "acme", "~YS5i", "turn_recorded")
+    stored = parse_stored("turnlog.log.3.acme.~YS5i.turn_recorded")
+    assert (stored.partition, stored.tenant, stored.thread_token, stored.type) == (
+        3,
+        "acme",
+        "~YS5i",
+        "turn_recorded",
+    )
 
 
 @pytest.mark.parametrize("subject", ["turnlog.acme.t.x", "turnlog.log.x.acme.t.type", "a.b.c.d.e.f.g"])
@@ -148,8 +153,8 @@ def test_a_user_named_like_the_thread_or_hash_of_another_has_a_different_thread(
 
 
 @given(THREADS, THREADS)
-def test_two_users_have_two_threads(one: str, other: str) -> None:
-    long = [f"{one}{'x' * 400}"[:480], f"{other}{'x' * 400}"[:480]]
-    users = {user for user in (one, other, *long) if len(user.encode()) <= 512}
+def test_two_users_have_two_threads(first: str, second: str) -> None:
+    long = [f"{first}{'x' * 400}"[:480], f"{second}{'x' * 400}"[:480]]
+    users = {user for user in (first, second, *long) if len(user.encode()) <= 512}
     assert len({memory_thread(user) for user in users}) == len(users)
     assert all(present_thread(memory_thread(user), user) == memory_thread(user) for user in users)

@@ -163,8 +163,8 @@ async def test_a_long_result_is_cut_and_says_so(value: Any, beginning: str) -> N
 
 async def test_a_call_returns_what_the_function_returns() -> None:
     registry = registry_of(SUPPORT_TOOLS)
-    found = await registry.call(DESK, "find_order", '{"number": "A100"}', USE)
-    assert found == Result({"item": "bell", "usd": 9, "state": "delivered"})
+    result = await registry.call(DESK, "find_order", '{"number": "A100"}', USE)
+    assert result == Result({"item": "bell", "usd": 9, "state": "delivered"})
     assert await registry.call(DESK, "search_articles", {"words": "Flat Wheel"}, USE) == Result(
         ["Take the wheel out, then the tube."]
     )

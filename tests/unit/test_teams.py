@@ -154,11 +154,11 @@ def test_a_server_of_tools_that_cannot_be_used_is_named(text: str, problem: str,
 
 def test_a_secret_is_sent_in_the_form_that_its_header_requires(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOP_TOKEN", "s3cret")
-    given = {"document": "d", "tools": {}, "auth_env": "SHOP_TOKEN"}
-    assert HttpService(**given).auth_headers() == {"Authorization": "Bearer s3cret"}
-    assert HttpService(**given, auth_header="X-Key").auth_headers() == {"X-Key": "s3cret"}
+    service = {"document": "d", "tools": {}, "auth_env": "SHOP_TOKEN"}
+    assert HttpService(**service).auth_headers() == {"Authorization": "Bearer s3cret"}
+    assert HttpService(**service, auth_header="X-Key").auth_headers() == {"X-Key": "s3cret"}
     monkeypatch.setenv("SHOP_TOKEN", "Basic YTpi")
-    assert HttpService(**given).auth_headers() == {"Authorization": "Basic YTpi"}
+    assert HttpService(**service).auth_headers() == {"Authorization": "Basic YTpi"}
 
 
 def test_a_folder_without_team_file_or_entry_is_refused(tmp_path: Path) -> None:

@@ -29,9 +29,9 @@ def test_characters_that_no_store_accepts_are_replaced(text: str, stored: str) -
 
 @given(VALUES)
 def test_every_value_can_be_stored_and_a_valid_one_stays(value: Any) -> None:
-    found = storable(value)
-    assert "\\u0000" not in json.dumps(found).replace("\\\\", "")
-    assert json.loads(json.dumps(found, ensure_ascii=False).encode()) == found == storable(found)
+    stored = storable(value)
+    assert "\\u0000" not in json.dumps(stored).replace("\\\\", "")
+    assert json.loads(json.dumps(stored, ensure_ascii=False).encode()) == stored == storable(stored)
 
 
 @given(VALUES, st.booleans())

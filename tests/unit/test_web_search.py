@@ -28,9 +28,9 @@ async def test_results_of_searxng_become_pages() -> None:
         {"title": "Third", "url": "https://c.example", "content": "c"},
     ]
     with answering({"query": "q", "results": results}) as (url, queries):
-        found = await SearXNG(url).search("visa rules", None, 3)
+        pages = await SearXNG(url).search("visa rules", None, 3)
         await SearXNG(url).search("deadline", "Larkfield University", 3)
-    assert found == [Page("Visa news", "https://a.example", "x" * 1000), Page("", "https://b.example", "")]
+    assert pages == [Page("Visa news", "https://a.example", "x" * 1000), Page("", "https://b.example", "")]
     assert queries[0] == {"q": ["visa rules"], "format": ["json"]}
     assert queries[1]["q"] == ['"Larkfield University" deadline']
 
@@ -49,8 +49,8 @@ async def test_given_pages_are_found_by_their_words_within_a_site() -> None:
         ("shop", Page("Prices", "p", "flour costs 2")),
     ]
     local = LocalPages("three pages", pages)
-    found = [page.title for page in await local.search("flour water", None, 5)]
-    assert found[0] == "Bread" and sorted(found) == ["Bread", "Opening", "Prices"]
+    titles = [page.title for page in await local.search("flour water", None, 5)]
+    assert titles[0] == "Bread" and sorted(titles) == ["Bread", "Opening", "Prices"]
     assert [page.title for page in await local.search("Flour?", "shop", 5)] == ["Prices"]
     assert await local.search("zebra", None, 5) == []
     assert await LocalPages("none", []).search("flour", None, 5) == []
