@@ -67,9 +67,9 @@ DELETE /ai-agent/user-data
 
 async def test_every_endpoint_is_served_and_admin_endpoints_only_to_admins(serve: Serve) -> None:
     async with serve() as api, api.client() as ann, api.client("root", role="admin") as admin:
-        found = (await ann.get("/openapi.json")).json()["paths"]
+        paths = (await ann.get("/openapi.json")).json()["paths"]
         named = [line.split() for line in ENDPOINTS.strip().splitlines()]
-        assert [one for one in named if one[0].lower() not in found.get(one[1], {})] == []
+        assert [endpoint for endpoint in named if endpoint[0].lower() not in paths.get(endpoint[1], {})] == []
         for method, path in named:
             if path.startswith(ADMIN):
                 refused = await ann.request(method, path.replace("{", "").replace("}", ""), json={})
@@ -105,7 +105,7 @@ async def test_a_conversation_in_the_fields_of_ai_agent(serve: Serve) -> None:
                 assert streamed.headers["content-type"].startswith("text/event-stream")
                 assert "event: content" in streamed.text and "event: done" in streamed.text
             messages = (await ann.get(f"{path}/messages", params={"limit": 2})).json()
-            assert [one["role"] for one in messages] == ["user", "assistant"]
+            assert [message["role"] for message in messages] == ["user", "assistant"]
             assert messages[1]["agentType"] == "orchestrator"
             assert messages[1]["tokensUsed"] > 0 and messages[1]["latencyMs"] > 0
             assert (await ann.get(f"{AGENT}/history", params={"conversationId": made["id"]})).json()[-2:] == messages
@@ -125,7 +125,7 @@ async def test_a_conversation_in_the_fields_of_ai_agent(serve: Serve) -> None:
                 5,
             )
             assert whole["agents"] == (await admin.get(f"{ADMIN}/agents")).json() and whole["models"]["chat"]
-            assert [one["limit"] for one in (await ann.get(f"{AGENT}/quota")).json()] == [5, 20]
+            assert [limit["limit"] for limit in (await ann.get(f"{AGENT}/quota")).json()] == [5, 20]
             refused = await ann.post(f"{AGENT}/chat", json=asked)
             assert (refused.status_code, refused.json()["category"]) == (429, "rate_limit")
             assert refused.json()["message"] == "请求过于频繁，请稍等片刻后再试。"
@@ -133,7 +133,7 @@ async def test_a_conversation_in_the_fields_of_ai_agent(serve: Serve) -> None:
             assert refused.json()["message"].startswith("There were too many requests")
             assert (await ann.get(f"{AGENT}/health")).json()["state"] == "up"
             assert (await admin.delete(f"{ADMIN}/users/ann/rate-limit")).status_code == 204
-            assert {one["name"]: one["used"] for one in (await ann.get(f"{AGENT}/rate-limit")).json()}[
+            assert {limit["name"]: limit["used"] for limit in (await ann.get(f"{AGENT}/rate-limit")).json()}[
                 "user_per_minute"
             ] == 0
             refused = await ann.post(f"{AGENT}/chat", json=asked)
@@ -159,8 +159,8 @@ async def test_a_conversation_in_the_fields_of_ai_agent(serve: Serve) -> None:
 
 async def test_memories_and_entities_are_managed_and_cleared(serve: Serve) -> None:
     async with serve() as api, api.client() as ann, api.client("bob") as bob:
-        given = {"type": "FACT", "content": "Ann has a corgi.", "importance": 0.4, "metadata": {"a": 1}}
-        memory = (await ann.post(f"{AGENT}/memories", json=given)).json()
+        new_memory = {"type": "FACT", "content": "Ann has a corgi.", "importance": 0.4, "metadata": {"a": 1}}
+        memory = (await ann.post(f"{AGENT}/memories", json=new_memory)).json()
         assert (memory["type"], memory["metadata"]["a"], memory["accessCount"]) == ("FACT", 1, 0)
         assert (memory["metadata"]["source"], memory["metadata"]["pendingConflict"]) == ("user_input", False)
         assert memory["metadata"]["updatedAt"] == memory["createdAt"] and memory["metadata"]["rawMatch"] is None
@@ -188,7 +188,7 @@ async def test_memories_and_entities_are_managed_and_cleared(serve: Serve) -> No
         await ann.patch("/api/preferences", json={"set": {"response_length": "brief"}})
         known = (await ann.post(f"{AGENT}/refresh-context")).json()
         assert (known["userId"], known["preferences"]) == ("ann", {"responseLength": "brief"})
-        assert ([one["id"] for one in known["memories"]], len(known["entities"])) == ([memory["id"]], 2)
+        assert ([item["id"] for item in known["memories"]], len(known["entities"])) == ([memory["id"]], 2)
         cleared = (await ann.delete(f"{AGENT}/user-data", params={"includeEntities": True})).json()
         assert (cleared["entities"], cleared["memories"]) == (2, 0)
         assert (await ann.delete(path)).status_code == 204
@@ -204,7 +204,7 @@ async def test_an_agent_is_configured_switched_off_and_on_at_run_time(serve: Ser
             api.client("root", role="admin", tenant="acme") as other,
         ):
             essay = f"{ADMIN}/agents/ESSAY"
-            assert [one["type"] for one in (await admin.get(f"{ADMIN}/agents")).json()] == ["orchestrator"]
+            assert [agent["type"] for agent in (await admin.get(f"{ADMIN}/agents")).json()] == ["orchestrator"]
             call = {"agentType": "essay", "message": "hello", "conversationId": "c"}
             unknown = await ann.post(f"{AGENT}/agent", json=call)
             assert (unknown.status_code, unknown.json()["shouldRetry"]) == (404, False)
@@ -224,7 +224,7 @@ async def test_an_agent_is_configured_switched_off_and_on_at_run_time(serve: Ser
             streamed = await ann.post(f"{AGENT}/conversations/c/stream", json=call)
             assert 'event: agent_switch\ndata: {"from":"orchestrator","to":"essay"}' in streamed.text
             spoken = (await ann.get(f"{AGENT}/history", params={"conversationId": "c"})).json()
-            assert {one["agentType"] for one in spoken if one["role"] == "assistant"} == {"essay"}
+            assert {message["agentType"] for message in spoken if message["role"] == "assistant"} == {"essay"}
             off = await admin.put(f"{essay}/toggle", json={"enabled": False})
             assert (off.json()["enabled"], off.json()["temperature"]) == (False, 0.7)
             refused = await ann.post(f"{AGENT}/agent", json=call)
@@ -251,7 +251,7 @@ async def test_context_and_answer_of_an_agent_fit_into_the_window_together(serve
             call = {"agentType": "essay", "message": "hello", "conversationId": "c"}
             assert (await ann.post(f"{AGENT}/agent", json=call)).status_code == 200
             sent = model.asked("answer")[-1]
-            words = sum(len(one["content"].split()) for one in sent["messages"])
+            words = sum(len(message["content"].split()) for message in sent["messages"])
             assert sent["max_tokens"] == answer and words + answer < window
             await admin.put(f"{ADMIN}/agents/orchestrator", json={"maxTokens": window})
             zh = {"Accept-Language": "zh"}
@@ -274,14 +274,14 @@ async def test_lists_continue_after_a_cursor_in_a_header(serve: Serve) -> None:
             assert (await ann.post(f"{AGENT}/entities", json=entity)).status_code == 201
         for path, count in (("conversations", 4), ("conversations/c/messages", 3), ("memories", 3), ("entities", 3)):
             whole = (await ann.get(f"{AGENT}/{path}")).json()
-            found: list[str] = []
-            given: dict[str, Any] = {"limit": 2}
+            ids: list[str] = []
+            parameters: dict[str, Any] = {"limit": 2}
             for _ in range(2):
-                page = await ann.get(f"{AGENT}/{path}", params=given)
-                found += [one["id"] for one in page.json()]
-                given["cursor"] = page.headers.get("x-next-cursor")
-            assert given["cursor"] is None, path
-            assert (len(found), sorted(found)) == (count, sorted(one["id"] for one in whole)), path
+                page = await ann.get(f"{AGENT}/{path}", params=parameters)
+                ids += [item["id"] for item in page.json()]
+                parameters["cursor"] = page.headers.get("x-next-cursor")
+            assert parameters["cursor"] is None, path
+            assert (len(ids), sorted(ids)) == (count, sorted(item["id"] for item in whole)), path
             assert (await ann.get(f"{AGENT}/{path}", params={"cursor": "x"})).status_code in (400, 422), path
 
 

@@ -30,15 +30,15 @@ async def test_traces_and_metrics_of_a_good_and_a_failed_request_name_no_words(s
             recent = await admin.get(f"{ADMIN}/traces/recent")
             refused, bad, good = recent.json()[:3]
             assert good["name"] == "invoke_agent orchestrator"
-            assert {"chat m", "memory retrieve"} <= {one["name"] for one in good["spans"]}
-            chat = next(one for one in good["spans"] if one["name"] == "chat m")
+            assert {"chat m", "memory retrieve"} <= {span["name"] for span in good["spans"]}
+            chat = next(span for span in good["spans"] if span["name"] == "chat m")
             assert (chat["parentSpanId"], chat["traceId"]) == (good["spans"][0]["spanId"], good["traceId"])
             assert int(chat["tags"]["gen_ai.usage.output_tokens"]) > 0 and good["duration"] >= chat["duration"] > 0
             assert (good["status"], bad["status"], bad["slow"]) == ("ok", "error", False)
             assert bad["spans"][0]["logs"][0]["message"] == "model-refused"
             assert (await admin.get(f"{ADMIN}/traces/errors")).json()[:2] == [refused, bad]
-            theirs = {one["traceId"] for one in (await other.get(f"{ADMIN}/traces/recent")).json()}
-            assert theirs.isdisjoint(one["traceId"] for one in recent.json())
+            theirs = {trace["traceId"] for trace in (await other.get(f"{ADMIN}/traces/recent")).json()}
+            assert theirs.isdisjoint(trace["traceId"] for trace in recent.json())
             assert SECRET not in recent.text
             after = (await admin.get(f"{ADMIN}/metrics")).json()
             assert after["requests"]["total"] - before["requests"]["total"] == 3
@@ -64,7 +64,7 @@ async def test_answers_over_openais_wire_are_counted_and_traced_too(serve: Serve
             assert (after["byStatus"]["error"] - before["error"], after["active"]) == (1, 0)
             bad, good, _ = (await admin.get(f"{ADMIN}/traces/recent")).json()[:3]
             assert (bad["name"], bad["status"], good["status"]) == ("invoke_agent openai", "error", "ok")
-            assert {"chat m", "memory retrieve"} <= {one["name"] for one in good["spans"]}
+            assert {"chat m", "memory retrieve"} <= {span["name"] for span in good["spans"]}
 
 
 async def test_a_breaker_is_listed_and_closed_by_hand_in_another_process_too(serve: Serve) -> None:

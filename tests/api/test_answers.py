@@ -16,8 +16,8 @@ pytestmark = pytest.mark.slow
 ASK = "/api/threads/t/answers"
 
 
-def text_of(found: list[dict[str, Any]]) -> str:
-    return "".join(one["data"]["chunk"] for one in found if one["event"] == "content")
+def text_of(events: list[dict[str, Any]]) -> str:
+    return "".join(event["data"]["chunk"] for event in events if event["event"] == "content")
 
 
 async def test_a_streamed_answer_is_then_in_the_conversation(serve: Serve, model: MemoryServer) -> None:
@@ -25,11 +25,11 @@ async def test_a_streamed_answer_is_then_in_the_conversation(serve: Serve, model
     async with serve("agent", api_base_url=model.url, model="m") as api, api.client() as ann:
         async with ann.stream("POST", f"{ASK}/stream", json={"message": "What is my dog called?"}) as response:
             assert response.headers["content-type"].startswith("text/event-stream")
-            found = [one async for one in server_events(response)]
-        assert [found[0]["event"], found[-1]["event"]] == ["started", "done"]
-        assert text_of(found) == "Your corgi is called Sesame." == found[-1]["data"]["response"]["answer"]
+            events = [event async for event in server_events(response)]
+        assert [events[0]["event"], events[-1]["event"]] == ["started", "done"]
+        assert text_of(events) == "Your corgi is called Sesame." == events[-1]["data"]["response"]["answer"]
         turns = (await ann.get("/api/threads/t/turns")).json()["items"]
-        assert [one["role"] for one in turns] == ["user", "assistant"]
+        assert [turn["role"] for turn in turns] == ["user", "assistant"]
 
 
 async def test_a_returning_client_gets_the_rest_of_the_answer(serve: Serve, model: MemoryServer) -> None:
@@ -40,16 +40,16 @@ async def test_a_returning_client_gets_the_rest_of_the_answer(serve: Serve, mode
     async with serve("agent", **settings) as api, serve(**settings) as other, api.client() as ann:
         async with ann.stream("POST", f"{ASK}/stream", json={"message": "count"}) as response:
             seen = []
-            async for one in server_events(response):
-                seen.append(one)
-                if one["event"] == "content":
+            async for event in server_events(response):
+                seen.append(event)
+                if event["event"] == "content":
                     break
             goes_on.set()
         seq, last = seen[0]["data"]["seq"], {"Last-Event-ID": seen[-1]["id"]}
         async with other.client() as elsewhere:
             for client in (ann, elsewhere):
                 async with client.stream("GET", f"{ASK}/{seq}", headers=last) as response:
-                    rest = [one async for one in server_events(response)]
+                    rest = [event async for event in server_events(response)]
                 assert text_of(seen) + text_of(rest) == "one two three four five"
                 assert rest[-1]["event"] == "done"
 
@@ -118,7 +118,7 @@ async def test_a_client_that_leaves_does_not_lose_the_answer(
             return len((await ann.get("/api/threads/t/turns")).json()["items"]) == 2
 
         await eventually(answered)
-    assert not [one for one in caplog.messages if "internal error" in one]
+    assert not [message for message in caplog.messages if "internal error" in message]
 
 
 async def test_a_blank_question_and_an_answer_of_another_are_refused_before_the_stream(serve: Serve) -> None:
@@ -133,9 +133,9 @@ async def test_a_server_that_stops_ends_its_streams(serve: Serve) -> None:
         async with serve() as api:  # without the role agent there is no answer
             header = {"Authorization": f"Bearer {api.token()}"}
             request = client.build_request("POST", f"{api.url}{ASK}/stream", json={"message": "hello"}, headers=header)
-            found = server_events(await client.send(request, stream=True))
-            assert (await anext(found))["event"] == "started"
-        ended = await anext(found)
+            events = server_events(await client.send(request, stream=True))
+            assert (await anext(events))["event"] == "started"
+        ended = await anext(events)
         assert (ended["event"], ended["data"]["code"]) == ("error", "stopping")
 
 
@@ -148,7 +148,7 @@ async def test_a_request_over_a_limit_is_refused_before_the_model_is_asked(serve
         changed = await admin.put("/api/operations/limits/user", json={"user_per_minute": 1})
         assert (changed.status_code, changed.json()["user"]["user_per_minute"]) == (200, 1), changed.text
         assert (await ann.post(ASK, json={"message": "hello"})).status_code == 201
-        left = {one["name"]: one["left"] for one in (await ann.get("/api/limits")).json()}
+        left = {limit["name"]: limit["left"] for limit in (await ann.get("/api/limits")).json()}
         assert (left["user_per_minute"], left["concurrent"]) == (0, 2)
         for path in (ASK, f"{ASK}/stream"):
             refused = await ann.post(path, json={"message": "hello"})
@@ -204,9 +204,9 @@ async def test_a_conversation_that_is_deleted_during_a_completion_stays_deleted(
 async def test_a_stop_ends_within_ten_seconds_and_the_next_start_answers(serve: Serve, model: MemoryServer) -> None:
     """A longer answer, its stream and a stream of events are running."""
     model.reply("too late", delay=60)
-    given: dict[str, Any] = {"api_base_url": model.url, "model": "m", "model_timeout_s": 120}
+    settings: dict[str, Any] = {"api_base_url": model.url, "model": "m", "model_timeout_s": 120}
     async with contextlib.AsyncExitStack() as clients:
-        async with serve("agent", "reactors", "jobs", **given) as api:
+        async with serve("agent", "reactors", "jobs", **settings) as api:
             ann = await clients.enter_async_context(api.client())
             asked = await clients.enter_async_context(
                 ann.stream("POST", "/api/threads/t/answers/stream", json={"message": "hello"})
@@ -217,11 +217,11 @@ async def test_a_stop_ends_within_ten_seconds_and_the_next_start_answers(serve: 
             await eventually(lambda: _has_asked(model))
         rest = [event async for event in events]
         assert (rest[-1]["event"], rest[-1]["data"]["code"]) == ("error", "stopping")
-    async with serve("agent", **given) as api, api.client() as ann:
+    async with serve("agent", **settings) as api, api.client() as ann:
 
         async def answered() -> bool:
             said = (await ann.get("/api/threads/t/turns")).json()["items"]
-            return [one["role"] for one in said] == ["user", "assistant"]
+            return [turn["role"] for turn in said] == ["user", "assistant"]
 
         await eventually(answered, 60)
 

@@ -49,14 +49,14 @@ def model() -> Iterator[NamingServer]:
 async def said(ws: ClientConnection, message: str, **more: Any) -> list[dict[str, Any]]:
     """Sends a message and returns the events until the end or an error."""
     await ws.send(json.dumps({"message": message, **more}, ensure_ascii=False))
-    found = [json.loads(await ws.recv())]
-    while found[-1]["type"] not in ("streaming_end", "error"):
-        found.append(json.loads(await ws.recv()))
-    return found
+    messages = [json.loads(await ws.recv())]
+    while messages[-1]["type"] not in ("streaming_end", "error"):
+        messages.append(json.loads(await ws.recv()))
+    return messages
 
 
-def text_of(found: list[dict[str, Any]]) -> str:
-    return "".join(one["data"]["text"] for one in found if one["type"] == "streaming_chunk")
+def text_of(messages: list[dict[str, Any]]) -> str:
+    return "".join(message["data"]["text"] for message in messages if message["type"] == "streaming_chunk")
 
 
 async def test_both_dialogues(serve: Serve, model: NamingServer, caplog: pytest.LogCaptureFixture) -> None:
@@ -66,14 +66,14 @@ async def test_both_dialogues(serve: Serve, model: NamingServer, caplog: pytest.
             async with socket(api, f"t{number}", f"?token={api.token()}") as ws:
                 first = await said(ws, statement)
                 second = await said(ws, question)
-            types = [one["type"] for one in first]
+            types = [message["type"] for message in first]
             assert types[:2] == ["message_saved", "streaming_start"]
             assert types[-2:] == ["message_saved", "streaming_end"]
             assert text_of(second) == f"It is {answer}."
             assert second[-1]["data"]["usage"]["tokens_out"] > 0
             receipts = api.runtime.log.read_thread("default", f"t{number}", types=("answer_receipt",))
-            assert [str(one.event.id) async for one in receipts][-1] == second[-1]["data"]["receipt_id"]
-            roles = [one["role"] for one in (await ann.get(f"/api/threads/t{number}/turns")).json()["items"]]
+            assert [str(receipt.event.id) async for receipt in receipts][-1] == second[-1]["data"]["receipt_id"]
+            roles = [turn["role"] for turn in (await ann.get(f"/api/threads/t{number}/turns")).json()["items"]]
             assert roles == ["user", "assistant"] * 2
 
         async def are_remembered() -> bool:
@@ -82,7 +82,7 @@ async def test_both_dialogues(serve: Serve, model: NamingServer, caplog: pytest.
         await eventually(are_remembered)
         async with socket(api, "another", f"?token={api.token()}") as ws:
             assert text_of(await said(ws, DIALOGUES[1][1])) == "It is blue."
-    named = [one.name for one in caplog.records if "token=eyJ" in one.getMessage()]
+    named = [record.name for record in caplog.records if "token=eyJ" in record.getMessage()]
     assert set(named) <= {"websockets.client"}, "the server wrote a token to its log"
 
 
@@ -90,18 +90,18 @@ async def test_a_call_that_the_tool_cannot_take_is_an_error_in_every_stream(serv
     calls = [("recall_memory", {}), ("recall_memory", {"query": "color"})]
     with MemoryServer() as model:
         async with serve("agent", api_base_url=model.url, model="m") as api, api.client() as ann:
-            model.first["answer"] = [*(Step(tool_calls=[one]) for one in calls), Step(text="It is", finish="length")]
+            model.first["answer"] = [*(Step(tool_calls=[call]) for call in calls), Step(text="It is", finish="length")]
             async with socket(api, "t", f"?token={api.token()}") as ws:
-                found = await said(ws, "my color is red")
-            returned = [one["data"] for one in found if one["type"] == "tool_call_response"]
-            assert [one["is_error"] for one in returned] == [True, False]
-            assert (found[-1]["type"], found[-1]["data"]["finish_reason"]) == ("streaming_end", "length")
+                messages = await said(ws, "my color is red")
+            returned = [message["data"] for message in messages if message["type"] == "tool_call_response"]
+            assert [result["is_error"] for result in returned] == [True, False]
+            assert (messages[-1]["type"], messages[-1]["data"]["finish_reason"]) == ("streaming_end", "length")
             assert "arguments must be" in returned[0]["result"] and returned[0]["latency_ms"] >= 0
-            model.first["answer"] = [Step(tool_calls=[one]) for one in calls]
+            model.first["answer"] = [Step(tool_calls=[call]) for call in calls]
             streamed = await ann.post("/ai-agent/chat", json={"message": "and now?", "stream": True})
             events = [json.loads(line[6:]) for line in streamed.text.splitlines() if line.startswith("data: ")]
-            assert [one["args"] for one in events if "args" in one] == [{}, {"query": "color"}]
-            results = [one["result"] for one in events if "result" in one]
+            assert [event["args"] for event in events if "args" in event] == [{}, {"query": "color"}]
+            results = [event["result"] for event in events if "result" in event]
             assert "arguments must be" in results[0]["error"] and results[1]["items"] == []
 
 
@@ -119,11 +119,11 @@ async def test_a_socket_opens_for_its_owner_alone(serve: Serve) -> None:
             (403, f"?token={api.token(scopes=['read'])}", {}),
             (403, f"?token={api.token()}", {"origin": "https://evil.example"}),
         ]
-        for status, query, given in refused:
+        for status, query, options in refused:
             with pytest.raises(InvalidStatus) as caught:
-                async with socket(api, "t", query, **given):
+                async with socket(api, "t", query, **options):
                     pass
-            assert caught.value.response.status_code == status, (query, given)
+            assert caught.value.response.status_code == status, (query, options)
 
 
 async def test_open_streams_and_sockets_are_limited_per_user(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +169,7 @@ async def test_a_revoked_key_asks_nothing_more_on_an_open_socket(
                 await admin.delete(f"/api/operations/keys/{key['id']}")
                 turn = NewTurn("user", "more")
                 await add_turn(api.runtime, "default", "t", turn, user="root")
-                assert "more" not in str([one async for one in events])
+                assert "more" not in str([event async for event in events])
             error = (await said(ws, "what's my color?"))[-1]
             assert (error["type"], error["data"]["code"]) == ("error", "unauthenticated")
             with pytest.raises(ConnectionClosed) as closed:
@@ -208,7 +208,7 @@ async def test_a_reconnected_client_gets_missed_events_and_no_answer_twice(serve
             first = await said(ws, "color is red", request_id="one")
             again = await said(ws, "color is red", request_id="one")
         assert (text_of(first), text_of(again)) == ("It is red.", "It is red.")
-        saved = [one["data"] for one in first if one["type"] == "message_saved"]
+        saved = [message["data"] for message in first if message["type"] == "message_saved"]
         async with socket(api, "t", f"{token}&after={saved[0]['seq']}") as ws:
             missed = json.loads(await ws.recv())
             assert (missed["type"], missed["data"]["seq"]) == ("message_saved", saved[1]["seq"])

@@ -21,10 +21,10 @@ async def test_every_step_streams_its_result(serve: Serve) -> None:
             asked: dict[str, Any] = {"message": "What is my corgi?", "user_id": "ann", "session_id": "s", "debug": True}
             async with ann.stream("POST", CHAT, json=asked | {"conversation_id": "t"}) as response:
                 assert response.headers["content-type"].startswith("text/event-stream")
-                found = [one async for one in server_events(response)]
-            nodes = dict.fromkeys(one["event"] for one in found)
+                events = [event async for event in server_events(response)]
+            nodes = dict.fromkeys(event["event"] for event in events)
             assert list(nodes) == ["route", "recall", "retrieve", "content", "generate", "persist"]
-            result = {one["event"]: one["data"] for one in found}
+            result = {event["event"]: event["data"] for event in events}
             assert (result["route"]["agent_type"], result["route"]["conversation_id"]) == ("orchestrator", "t")
             assert result["recall"]["memories"] == [memory] and result["recall"]["dropped"] == 0
             assert result["recall"]["tiers"][0]["turns"] == 1 and result["recall"]["tiers"][0]["tokens"] > 0
@@ -32,7 +32,7 @@ async def test_every_step_streams_its_result(serve: Serve) -> None:
             assert result["generate"] == {"message": "A corgi.", "model": "m", "finish_reason": "stop"}
             assert result["persist"]["messages"] == model.asked("answer")[0]["messages"]
             receipts = api.runtime.log.read_thread("default", "t", types=("answer_receipt",))
-            assert [str(one.event.id) async for one in receipts] == [result["persist"]["receipt_id"]]
+            assert [str(receipt.event.id) async for receipt in receipts] == [result["persist"]["receipt_id"]]
             rest = await ann.get(f"/api/threads/t/answers/{result['route']['seq']}")
             assert "event: done" in rest.text and "event: context" in rest.text
             plain = await ann.post(CHAT, json={"message": "And now?", "conversation_id": "t", "session_id": "s"})

@@ -71,22 +71,22 @@ async def test_tasks_of_a_client_are_answered_and_not_stored(serve: Serve, model
         resent = [question, heard, said("What am I allergic to?")]
         again = await ann.post("/v1/chat/completions", json={"messages": resent}, headers=chat)
         assert again.headers["x-turnlog-thread"] == "chat"
-        assert [one["thread"] for one in (await ann.get("/api/threads")).json()["items"]] == ["chat"]
+        assert [thread["thread"] for thread in (await ann.get("/api/threads")).json()["items"]] == ["chat"]
         turns = (await ann.get("/api/threads/chat/turns")).json()["items"]
-        assert [one["content"] for one in turns][::2] == ["I am allergic to nuts.", "What am I allergic to?"]
+        assert [turn["content"] for turn in turns][::2] == ["I am allergic to nuts.", "What am I allergic to?"]
         assert "Genoa" not in (await ann.get("/api/memories")).text
 
 
 async def test_a_summary_prompt_in_a_resent_history_is_not_the_persons_text(serve: Serve, model: MemoryServer) -> None:
     async with serve("reactors", api_base_url=model.url, model="m") as api, api.client() as ann:
-        for prompt in (one for one in task_prompts() if one.of == "last"):
+        for prompt in (task_prompt for task_prompt in task_prompts() if task_prompt.of == "last"):
             text = "\n".join((prompt.begins, *prompt.has, "I live in Genoa."))
             nuts = [said(f"I am allergic to nuts, {prompt.client}."), said("Noted.", "assistant")]
             body = {"messages": [*nuts, said(text), said("Done.", "assistant"), said("Go on.")]}
             answered = await ann.post("/v1/chat/completions", json=body, headers={"X-Turnlog-Thread": prompt.client})
             assert answered.headers["x-turnlog-memory"] == "full"
             turns = (await ann.get(f"/api/threads/{prompt.client}/turns")).json()["items"]
-            assert [one["origin"] for one in turns if one["role"] == "user"] == ["person", "program", "person"]
+            assert [turn["origin"] for turn in turns if turn["role"] == "user"] == ["person", "program", "person"]
         await wait_until_idle(api.runtime.log, EXTRACTION)
         await api.runtime.wait_until_projected()
         assert "Genoa" not in (await ann.get("/api/memories")).text
@@ -113,12 +113,12 @@ async def test_words_of_a_person_that_look_like_a_task_are_stored(serve: Serve, 
 def test_every_task_prompt_is_recognised_only_in_its_clients_position(prompt: Any) -> None:
     text = "\n".join((prompt.begins.replace(" ", "\n", 1), *prompt.has, "I live in Genoa."))
     asked = said("I live in Genoa.")
-    places = {
+    positions = {
         "system": [said(text, "system"), asked],
         "message": [said("Be brief.", "system"), said(text)],
         "last": [asked, said("Nice.", "assistant"), {"role": "user", "content": [{"type": "text", "text": text}]}],
     }
-    counted = {place for place, messages in places.items() if is_client_task(messages, None)}
+    counted = {position for position, messages in positions.items() if is_client_task(messages, None)}
     assert counted == ({"message", "last"} if prompt.of == "last" else {prompt.of})
     for wrong in ("Look: " + text, prompt.begins[:-5] + " " + " ".join(prompt.has)):
         assert not is_client_task([said(wrong, "system" if prompt.of == "system" else "user")], None)

@@ -73,9 +73,9 @@ async def send_examples(api: Api, strategy: Any, count: int, expected: list[Any]
 @pytest.mark.parametrize("count", [1, pytest.param(8, marks=pytest.mark.nightly)])
 async def test_every_operation_answers_as_documented(serve: Serve, count: int) -> None:
     async with serve("agent") as api:
-        found = [one.ok() for one in (await schema_of(api)).get_all_operations()]
-        assert len(found) > 100
-        for operation in found:
+        operations = [result.ok() for result in (await schema_of(api)).get_all_operations()]
+        assert len(operations) > 100
+        for operation in operations:
             expected = [check for check in CHECKS if operation.path != READINESS or check is not not_a_server_error]
             await send_examples(api, operation.as_strategy(), count, expected)
 
@@ -85,8 +85,8 @@ async def test_every_operation_answers_as_documented(serve: Serve, count: int) -
 async def test_wrong_input_never_causes_a_server_error(serve: Serve) -> None:
     """The form of the response is not checked, because some requests are refused before any route handles them."""
     async with serve("agent") as api:
-        for one in (await schema_of(api)).exclude(path_regex=WITHOUT_INPUT).get_all_operations():
-            wrong = one.ok().as_strategy(generation_mode=GenerationMode.NEGATIVE)
+        for result in (await schema_of(api)).exclude(path_regex=WITHOUT_INPUT).get_all_operations():
+            wrong = result.ok().as_strategy(generation_mode=GenerationMode.NEGATIVE)
             await send_examples(api, wrong, 8, [not_a_server_error])
 
 
@@ -114,7 +114,7 @@ async def test_values_of_responses_can_be_used_in_the_next_request(serve: Serve,
             def get_call_kwargs(self, case: Case) -> dict[str, Any]:
                 return {"timeout": TIMEOUT_S}
 
-            def validate_response(self, response: Any, case: Case, **given: Any) -> None:
+            def validate_response(self, response: Any, case: Case, **options: Any) -> None:
                 case.validate_response(response, checks=CHECKS)
 
         bounds = same_examples(max_examples=count, stateful_step_count=6)
@@ -123,7 +123,7 @@ async def test_values_of_responses_can_be_used_in_the_next_request(serve: Serve,
 
 async def test_errors_under_v1_are_documented_in_the_form_of_openai(serve: Serve) -> None:
     async with serve() as api:
-        under_v1 = {path: one for path, one in (await document_of(api))["paths"].items() if path.startswith("/v1/")}
+        under_v1 = {path: item for path, item in (await document_of(api))["paths"].items() if path.startswith("/v1/")}
         assert under_v1
         for path, operations in under_v1.items():
             for operation in operations.values():

@@ -48,8 +48,8 @@ async def test_mcp_and_the_socket_refuse_forged_tokens(serve: Serve) -> None:
 async def test_a_token_with_one_scope_may_use_only_its_tools(serve: Serve, scope: str) -> None:
     async with serve() as api, mcp_of(api, role="admin", scopes=[scope]) as client:
         for tool, (needed, arguments) in TOOLS.items():
-            given = arguments | ({"memory_id": "00000000-0000-4000-8000-000000000000"} if tool == "forget" else {})
-            answer = str(await client.call_tool(tool, given))
+            complete = arguments | ({"memory_id": "00000000-0000-4000-8000-000000000000"} if tool == "forget" else {})
+            answer = str(await client.call_tool(tool, complete))
             assert ("[forbidden]" in answer) == (scope != needed), f"{tool}: {answer}"
         opened = await status_of_socket(api, "t", api.token(role="admin", scopes=[scope]))
         assert opened == (101 if scope == "ask" else 403)
@@ -75,8 +75,8 @@ async def test_nobody_reaches_another_persons_thread_or_memory(serve: Serve) -> 
                     ("forget", {"memory_id": kept}),
                 ):
                     assert "[not-found]" in str(await client.call_tool(tool, arguments)), f"{tool} rebuilt={rebuilt}"
-                found = await call(client, "recall", query="tea")
-                assert found["turns"] == found["memories"] == []
+                recalled = await call(client, "recall", query="tea")
+                assert recalled["turns"] == recalled["memories"] == []
                 assert (await call(client, "threads"))["threads"] == (await call(client, "memories"))["memories"] == []
             async with socket(api, "t", f"?token={api.token('bob')}&after=0") as ws:  # bob's own topic of this name
                 await ws.send("{}")

@@ -45,23 +45,23 @@ METHODS = {"get", "post", "put", "patch", "delete"}
 
 async def document(api: Api) -> dict[str, Any]:
     async with api.client() as client:
-        found: dict[str, Any] = (await client.get("/openapi.json")).json()
-    return found
+        openapi: dict[str, Any] = (await client.get("/openapi.json")).json()
+    return openapi
 
 
-def operations(found: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    for path, one in found["paths"].items():
-        for method in METHODS & one.keys():
+def operations(openapi: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, item in openapi["paths"].items():
+        for method in METHODS & item.keys():
             if path not in WITHOUT_TOKEN:
-                yield method.upper(), re.sub(r"\{\w+\}", "x", path), one[method]
+                yield method.upper(), re.sub(r"\{\w+\}", "x", path), item[method]
 
 
-def changes_of(found: dict[str, Any], operation: dict[str, Any]) -> dict[str, Any]:
+def changes_of(openapi: dict[str, Any], operation: dict[str, Any]) -> dict[str, Any]:
     """Returns the fields of CHANGES that the operation's body accepts; other fields would be refused before any
     look-up."""
     content = operation.get("requestBody", {}).get("content", {})
     name = content.get("application/json", {}).get("schema", {}).get("$ref", "").rpartition("/")[2]
-    fields = found["components"]["schemas"].get(name, {}).get("properties", {})
+    fields = openapi["components"]["schemas"].get(name, {}).get("properties", {})
     return {field: value for field, value in CHANGES.items() if field in fields}
 
 
@@ -70,35 +70,35 @@ def one_or_all(cases: Sequence[T], number: int) -> Sequence[T]:
     return cases if nightly.FULL or not cases else [cases[number % len(cases)]]
 
 
-def as_named(found: dict[str, Any]) -> dict[str, Any]:
+def as_named(openapi: dict[str, Any]) -> dict[str, Any]:
     """Returns the paths with {thread} and {memory} in place of ai-agent's {id}."""
     names = {"/conversations/{id}": "/conversations/{thread}", "/memories/{id}": "/memories/{memory}"}
     pattern = re.compile("|".join(map(re.escape, names)))
-    return {pattern.sub(lambda one: names[one[0]], path): one for path, one in found["paths"].items()}
+    return {pattern.sub(lambda match: names[match[0]], path): item for path, item in openapi["paths"].items()}
 
 
 async def test_the_page_of_the_routes_loads_nothing_from_elsewhere(serve: Serve) -> None:
     async with serve() as api, api.client() as client:
         page = (await client.get("/docs")).text
         assert "swagger-ui-bundle.js" in page
-        for found in re.findall(r"(?:src|href|url)[=:] ?['\"]([^'\"]+)", page):
-            assert found.startswith("/") and (await client.get(found)).status_code == 200, found
+        for link in re.findall(r"(?:src|href|url)[=:] ?['\"]([^'\"]+)", page):
+            assert link.startswith("/") and (await client.get(link)).status_code == 200, link
 
 
 async def test_other_services_verify_turnlogs_tokens_with_its_published_keys(serve: Serve) -> None:
     async with serve() as api, httpx2.AsyncClient(timeout=60) as anyone:
-        found = (await anyone.get(f"{api.url}/.well-known/jwks.json")).json()
+        keys = (await anyone.get(f"{api.url}/.well-known/jwks.json")).json()
         token = api.token("ann")
-        key = jwt.PyJWKSet.from_dict(found)[jwt.get_unverified_header(token)["kid"]]
+        key = jwt.PyJWKSet.from_dict(keys)[jwt.get_unverified_header(token)["kid"]]
         assert jwt.decode(token, key, ["EdDSA"], issuer="turnlog", audience="turnlog")["sub"] == "ann"
-        assert [one.keys() & {"d"} for one in found["keys"]] == [set()]
+        assert [published.keys() & {"d"} for published in keys["keys"]] == [set()]
 
 
 async def test_a_page_of_an_allowed_origin_reads_the_headers_that_matter(serve: Serve) -> None:
     page = {"Origin": "https://app.example"}
     async with serve(api_origins=page["Origin"]) as api, api.client() as ann:
         made = await ann.post("/v1/chat/completions", json={"messages": CHANGES["turns"]}, headers=page)
-        shown = {one.strip().lower() for one in made.headers["access-control-expose-headers"].split(",")}
+        shown = {name.strip().lower() for name in made.headers["access-control-expose-headers"].split(",")}
         assert made.headers["access-control-allow-origin"] == page["Origin"]
         assert {"x-turnlog-thread", "x-turnlog-receipt", "x-request-id"} <= shown & made.headers.keys()
         turns = await ann.get(f"/api/threads/{made.headers['x-turnlog-thread']}/turns", headers=page)
@@ -121,8 +121,8 @@ async def test_problems_are_documented_with_their_media_type(serve: Serve) -> No
 
 async def test_an_unsupported_method_is_refused_with_a_list_of_supported_ones(serve: Serve) -> None:
     async with serve() as api, api.client() as ann:
-        for number, (path, one) in enumerate((await document(api))["paths"].items()):
-            has = {method.upper() for method in METHODS & one.keys()}
+        for number, (path, item) in enumerate((await document(api))["paths"].items()):
+            has = {method.upper() for method in METHODS & item.keys()}
             for method in one_or_all(sorted({"GET", "POST", "PUT", "PATCH", "DELETE"} - has), number):
                 answer = await ann.request(method, re.sub(r"\{\w+\}", "x", path))
                 if answer.status_code == 405:
@@ -160,13 +160,13 @@ async def test_no_route_reads_another_persons_thread_or_memory(serve: Serve) -> 
         await ann.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": "mine"}]})
         kept = (await ann.post("/api/memories", json={"content": "Ann likes tea."})).json()["memory_id"]
         known = {"{thread}": "t", "{conversation_id}": "t", "{memory}": kept}
-        found = as_named(await document(api))
-        paths = [path for path, one in found.items() if "get" in one and any(name in path for name in known)]
+        described = as_named(await document(api))
+        paths = [path for path, item in described.items() if "get" in item and any(name in path for name in known)]
         for rebuilt in (False, True):
             if rebuilt:
                 await rebuild(api.runtime, None, no_progress)
             for path in paths:
-                asked = re.sub(r"\{\w+\}", lambda one: known.get(one[0], "1"), path)
+                asked = re.sub(r"\{\w+\}", lambda match: known.get(match[0], "1"), path)
                 for client in (bob, other):
                     answer = await client.get(asked)
                     assert answer.status_code == 404, f"{asked} rebuilt={rebuilt}: {answer.text}"
@@ -178,7 +178,7 @@ async def said(client: httpx2.AsyncClient, path: str) -> Any:
     """Returns the client's response without values that decay between requests."""
     items = (await client.get(path)).json()
     items = items["items"] if isinstance(items, dict) else items
-    return [{name: value for name, value in one.items() if name not in DECAYING} for one in items]
+    return [{name: value for name, value in item.items() if name not in DECAYING} for item in items]
 
 
 async def test_no_route_changes_another_persons_thread_or_memory(serve: Serve) -> None:
@@ -197,11 +197,11 @@ async def test_no_route_changes_another_persons_thread_or_memory(serve: Serve) -
         before = [await said(ann, path) for path in mine]
         reached = set()
         described = await document(api)
-        for path, one in as_named(described).items():
+        for path, item in as_named(described).items():
             if any(name in path for name in known):
-                asked = re.sub(r"\{\w+\}", lambda one: known.get(one[0], "1"), path)
-                for method in METHODS & one.keys() - {"get"}:
-                    changes = changes_of(described, one[method])
+                asked = re.sub(r"\{\w+\}", lambda match: known.get(match[0], "1"), path)
+                for method in METHODS & item.keys() - {"get"}:
+                    changes = changes_of(described, item[method])
                     answer = await bob.request(method.upper(), asked, json=changes)
                     assert answer.status_code < 500, f"{method} {asked}: {answer.text}"
                     reached |= {path} if answer.status_code != 422 else set()

@@ -68,10 +68,10 @@ class HangingServer(MemoryServer):
         if kind != "chat":
             return super().next_step(kind, body)
         asked = [str(said["content"]) for said in body["messages"] if str(said["content"]).startswith("My GPA")]
-        place = next(place for place in BEFORE if f"<{place}>" in asked[-1])
-        self._asked[place] += 1
-        before = BEFORE[place][0]
-        return before[self._asked[place] - 1] if self._asked[place] <= len(before) else Step(hang_after=0)
+        stage = next(stage for stage in BEFORE if f"<{stage}>" in asked[-1])
+        self._asked[stage] += 1
+        before = BEFORE[stage][0]
+        return before[self._asked[stage] - 1] if self._asked[stage] <= len(before) else Step(hang_after=0)
 
 
 @pytest.mark.usefixtures("no_second_try")
@@ -79,46 +79,49 @@ async def test_a_failed_run_gives_the_reason_and_keeps_completed_steps(serve: Se
     names = [name for name in FAILURES if name != "hang"]
     async with serve("agent", **settings(model)) as api, api.client(role="admin") as ann:
         for name in names:
-            for place in BEFORE:
+            for stage in BEFORE:
                 metrics.reset_breakers("llm")
-                model.first["answer"] = [*BEFORE[place][0], *[failing(name, place)] * 4]
-                await check(api, ann, name, place)
+                model.first["answer"] = [*BEFORE[stage][0], *[failing(name, stage)] * 4]
+                await check(api, ann, name, stage)
         assert await writes(api) == 2 * len(names), "each effect once"
 
 
 async def test_a_model_that_hangs_during_a_run_is_abandoned_in_time(serve: Serve) -> None:
     with HangingServer() as model:
         async with serve("agent", **settings(model, model_timeout_s=6.0)) as api, api.client(role="admin") as ann:
-            await asyncio.gather(*(check(api, ann, "hang", place) for place in BEFORE))
+            await asyncio.gather(*(check(api, ann, "hang", stage) for stage in BEFORE))
             assert await writes(api) == 2, "each effect once"
 
 
-def failing(name: str, place: str) -> Step:
-    if name in ("cut", "bad JSON") and "solve" in place:  # an answer contains no calls
+def failing(name: str, stage: str) -> Step:
+    if name in ("cut", "bad JSON") and "solve" in stage:  # an answer contains no calls
         return Step(drop_after=1) if name == "cut" else Step(thinking="hm hm hm", malformed=True)
     return FAILURES[name][0]
 
 
 async def writes(api: Api) -> int:
-    return len([one async for one in api.runtime.log.read_thread("default", "store/advising.ann.profile")])
+    return len([write async for write in api.runtime.log.read_thread("default", "store/advising.ann.profile")])
 
 
-async def check(api: Api, ann: httpx2.AsyncClient, name: str, place: str) -> None:
-    (_, category), (before, agent, steps) = FAILURES[name], BEFORE[place]
-    thread = f"{name}-{place}".replace(" ", "-")
-    body = {"message": f"My GPA is 3.8 <{place}>", "agent": agent}
+async def check(api: Api, ann: httpx2.AsyncClient, name: str, stage: str) -> None:
+    (_, category), (before, agent, steps) = FAILURES[name], BEFORE[stage]
+    thread = f"{name}-{stage}".replace(" ", "-")
+    body = {"message": f"My GPA is 3.8 <{stage}>", "agent": agent}
     said = await ann.post(f"/api/threads/{thread}/answers", json=body, headers={"Accept-Language": "zh"})
     problem = said.json()
     assert (problem["category"], problem["shouldRetry"]) == (category, category != "quota"), thread
     assert problem["message"] == fallback_of(NoAnswer("x", CODES[category]), "zh").message
     [run] = (await ann.get("/api/runs", params={"thread": thread})).json()["items"]
     made = (await ann.get(f"/api/runs/{run['run_id']}")).json()["steps"]
-    assert run["status"] == "failed" and [one["kind"] for one in made] == [*steps, "end"], thread
-    depth = int("delegate" in place)
+    assert run["status"] == "failed" and [step["kind"] for step in made] == [*steps, "end"], thread
+    depth = int("delegate" in stage)
     assert (made[-1]["agent"], made[-1]["depth"]) == ("profile", depth) and not any(
-        one["is_error"] for one in made[:-1]
+        step["is_error"] for step in made[:-1]
     )
-    metered = [one.event.data async for one in api.runtime.log.read_thread("default", thread, types=("usage_metered",))]
+    metered = [
+        recorded.event.data
+        async for recorded in api.runtime.log.read_thread("default", thread, types=("usage_metered",))
+    ]
     spent = [data.tokens_in for data in metered if isinstance(data, UsageMetered) and data.error is None]
     assert len(spent) == len(before) and all(spent), "what was spent counts"
 
@@ -133,8 +136,8 @@ async def test_every_interface_says_why_a_run_has_failed_in_both_languages(serve
         body = {"message": "My GPA is 3.8", "agent": "profile"}
         async with ann.stream("POST", "/api/threads/sse/answers/stream", json=body, headers=zh) as response:
             fails()
-            events = [one async for one in server_events(response)]
-        assert [one["event"] for one in events if one["event"] in ("phase_change", "tool_end", "error")] == [
+            events = [event async for event in server_events(response)]
+        assert [event["event"] for event in events if event["event"] in ("phase_change", "tool_end", "error")] == [
             *["phase_change"] * 2,
             "tool_end",
             "phase_change",
@@ -149,11 +152,11 @@ async def test_every_interface_says_why_a_run_has_failed_in_both_languages(serve
         fails()
         streamed = {"message": "My GPA is 3.8", "agentType": "profile", "stream": True, "locale": "en"}
         async with ann.stream("POST", "/ai-agent/chat", json=streamed) as response:
-            last = [one async for one in server_events(response)][-1]
+            last = [event async for event in server_events(response)][-1]
         assert (last["event"], last["data"]["message"], last["data"]["action"]) == ("error", EN, "upgrade")
         fails()
         heard = await by_socket(api)
-        assert [one["type"] for one in heard if one["type"] != "message_saved"] == [
+        assert [message["type"] for message in heard if message["type"] != "message_saved"] == [
             "streaming_start",
             "phase_change",
             "plan_content",

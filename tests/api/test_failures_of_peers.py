@@ -18,12 +18,12 @@ SECRET = "zanzibar"
 
 async def bodies(api: Api, client: httpx2.AsyncClient, known: dict[str, str]) -> dict[str, str]:
     """Returns the bodies of every GET route and of both routes that read with POST, by route; streams are left out."""
-    found: dict[str, Any] = (await client.get("/openapi.json")).json()["paths"]
+    paths: dict[str, Any] = (await client.get("/openapi.json")).json()["paths"]
     said = {}
-    for path, methods in found.items():
+    for path, methods in paths.items():
         answers = methods.get("get", {}).get("responses", {}).get("200", {})
         if "get" in methods and "text/event-stream" not in answers.get("content", {}):
-            asked = re.sub(r"\{\w+\}", lambda one: known.get(one[0], "1"), path)
+            asked = re.sub(r"\{\w+\}", lambda match: known.get(match[0], "1"), path)
             said[path] = (await client.get(asked, params={"query": "Where is the treasure?"})).text
     question = {"query": "Where is the treasure?"}
     said["POST /api/recall"] = (await client.post("/api/recall", json=question)).text
@@ -58,8 +58,8 @@ async def test_accepted_turns_are_recalled_at_once(serve: Serve) -> None:
         for number in range(10):
             turns = [{"role": "user", "content": f"The number of door {number} is {number * 7_919}."}]
             assert (await ann.post(f"/api/threads/t{number}/turns", json={"turns": turns})).status_code == 201
-            found = (await ann.post("/api/recall", json={"query": f"number of door {number}"})).json()
-            assert any(str(number * 7_919) in one["text"] for one in found["items"]), number
+            recalled = (await ann.post("/api/recall", json={"query": f"number of door {number}"})).json()
+            assert any(str(number * 7_919) in item["text"] for item in recalled["items"]), number
 
 
 async def test_memory_does_not_feed_on_its_own_output(serve: Serve) -> None:
@@ -76,13 +76,17 @@ async def test_memory_does_not_feed_on_its_own_output(serve: Serve) -> None:
             model.first["answer"] = [Step(text=made_up)] * 5
             for path in ("/api/threads/t/answers", "/ai-agent/chat"):
                 assert (await ann.post(path, json={"message": asked["content"]})).is_success
-            notes = next(str(one["content"]) for one in model.asked("answer")[-1]["messages"] if fact in str(one))
+            notes = next(
+                str(message["content"]) for message in model.asked("answer")[-1]["messages"] if fact in str(message)
+            )
             for messages in ([asked], [asked, heard, asked], [{"role": "user", "content": notes}]):
                 assert (await ann.post("/v1/chat/completions", json={"messages": messages})).is_success
             await wait_until_idle(api.runtime.log, EXTRACTION)
             await api.runtime.wait_until_projected()
             after = (await ann.get("/api/memories")).json()["items"]
-            assert [(one["id"], one["content"]) for one in after] == [(one["id"], one["content"]) for one in before]
+            assert [(memory["id"], memory["content"]) for memory in after] == [
+                (memory["id"], memory["content"]) for memory in before
+            ]
             assert (await ann.get("/api/entities")).json()["items"] == []
             own = "I really have a hamster called Milo."
             await ann.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": own}]})

@@ -66,8 +66,8 @@ async def by_sse(api: Api, client: httpx2.AsyncClient, user: str, language: str)
 
 
 async def by_socket(api: Api, client: httpx2.AsyncClient, user: str, language: str) -> str:
-    given = {"additional_headers": {"Accept-Language": language}}
-    async with socket(api, user, f"?token={api.token(user)}", **given) as ws:
+    options = {"additional_headers": {"Accept-Language": language}}
+    async with socket(api, user, f"?token={api.token(user)}", **options) as ws:
         await ws.send(json.dumps({"message": "hi"}))
         while (heard := json.loads(await ws.recv()))["type"] != "error":
             pass
@@ -129,7 +129,7 @@ async def test_people_read_the_text_of_every_category_in_both_languages(
                 cells = [
                     (face, language) for face in (FACES if every else FACES[at : at + 1]) for language in ("zh", "en")
                 ]
-                said = await asyncio.gather(*(cell(api, category, *one) for one in cells))
+                said = await asyncio.gather(*(cell(api, category, *face_and_language) for face_and_language in cells))
                 for (face, language), text in zip(cells, said, strict=True):
                     right, wrong = (zh, en) if language == "zh" else (en, zh)
                     assert right in text and wrong not in text, (category, face.__name__, language, text)

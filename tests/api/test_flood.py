@@ -53,14 +53,14 @@ async def test_a_flood_is_limited_and_another_user_is_not_affected(serve: Serve,
         readers = [asyncio.create_task(read()) for _ in range(READERS)]
         answers = [asyncio.create_task(ann.post(**question(f"a{n}"))) for n in range(QUESTIONS)]
         others = [(await bob.post(**question(f"b{n}"))).status_code for n in range(3)]
-        found = [await answer for answer in answers]
+        answered = [await answer for answer in answers]
         ended.set()
         assert others == [200] * 3
         assert [await reader for reader in readers] == [TURNS] * READERS
-        by_status = Counter(answer.status_code for answer in found)
+        by_status = Counter(answer.status_code for answer in answered)
         assert by_status.keys() == {200, 429}
         assert AT_ONCE_ANSWERED <= by_status[200] <= A_MINUTE
-        assert all(int(answer.headers["retry-after"]) > 0 for answer in found if answer.status_code == 429)
+        assert all(int(answer.headers["retry-after"]) > 0 for answer in answered if answer.status_code == 429)
 
 
 @pytest.mark.usefixtures("impatient_throttle")
@@ -148,17 +148,17 @@ async def test_embeddings_are_throttled_like_answers_and_another_user_goes_on(se
         flood = [asyncio.create_task(ann.post("/v1/embeddings", json=texts)) for _ in range(30)]
         assert (await bob.post("/v1/embeddings", json={"model": "any", "input": "hello"})).status_code == 200
         assert (await bob.get("/health/ready")).status_code == 200
-        found = [await answer for answer in flood]
-        by_status = Counter(answer.status_code for answer in found)
+        answers = [await answer for answer in flood]
+        by_status = Counter(answer.status_code for answer in answers)
         assert by_status.keys() == {200, 429} and by_status[200] >= AT_ONCE_ANSWERED
-        refused = next(answer for answer in found if answer.status_code == 429)
+        refused = next(answer for answer in answers if answer.status_code == 429)
         assert (refused.json()["error"]["type"], int(refused.headers["retry-after"]) > 0) == ("rate_limit_error", True)
 
 
 async def test_embeddings_count_for_the_quota_and_end_with_their_client(serve: Serve, model: OpenAIServer) -> None:
-    until, given = threading.Event(), {"embedding_base_url": model.url, "embedding_model": "text-embedding-3-small"}
+    until, settings = threading.Event(), {"embedding_base_url": model.url, "embedding_model": "text-embedding-3-small"}
     model.vectors(until=until)
-    async with serve(api_base_url=model.url, model="m", **given) as api, api.client() as ann:
+    async with serve(api_base_url=model.url, model="m", **settings) as api, api.client() as ann:
         many = {"model": "any", "input": [f"text {n}" for n in range(600)]}  # three calls of the embedding server
         left = asyncio.create_task(ann.post("/v1/embeddings", json=many))
         while not model.bodies("embeddings"):
@@ -168,12 +168,12 @@ async def test_embeddings_count_for_the_quota_and_end_with_their_client(serve: S
             await asyncio.sleep(0.1)
         until.set()
         for _ in range(2):
-            one = await ann.post("/v1/embeddings", json={"model": "any", "input": "three short words"})
-            assert one.status_code == 200, one.text
+            answer = await ann.post("/v1/embeddings", json={"model": "any", "input": "three short words"})
+            assert answer.status_code == 200, answer.text
         assert [len(body["input"]) for body in model.bodies("embeddings")] == [256, 1, 1]
         used = await used_of(ann)
         assert (used["embedding_tokens_per_day"], used["tokens_per_day"]) == (6, 0)
 
 
 async def used_of(client: httpx2.AsyncClient) -> dict[str, float]:
-    return {one["name"]: one["used"] for one in (await client.get("/api/limits")).json()}
+    return {limit["name"]: limit["used"] for limit in (await client.get("/api/limits")).json()}

@@ -47,10 +47,10 @@ async def test_a_full_log_refuses_writes_and_serves_reads_until_there_is_room(se
             await openai.chat.completions.create(model="m", messages=[{"role": "user", "content": LONG}])
             raise AssertionError("the question cannot be on the log")
         assert (await tools.call_tool("remember", {"text": LONG})).is_error
-        assert [one["content"] for one in (await ann.get("/api/threads/t/turns")).json()["items"]] == [FACT]
+        assert [turn["content"] for turn in (await ann.get("/api/threads/t/turns")).json()["items"]] == [FACT]
         assert (await ann.get("/api/threads/t/context")).status_code == 200
-        found = (await ann.post("/api/recall", json={"query": "Who is Sesame?"})).json()
-        assert [one["content"] for one in found["memories"]] == [FACT] and found["items"]
+        recalled = (await ann.post("/api/recall", json={"query": "Who is Sesame?"})).json()
+        assert [memory["content"] for memory in recalled["memories"]] == [FACT] and recalled["items"]
         await bytes_allowed(api, None)
         assert (await ann.post("/api/threads/t/turns", json=long, headers=key)).status_code == 201
         assert (await ann.post("/api/threads/t/turns", json=long, headers=key)).status_code == 201

@@ -17,9 +17,9 @@ HANGING = 50
 
 
 async def degraded(client: httpx2.AsyncClient, query: str) -> str | None:
-    found = (await client.post("/api/recall", json={"query": query})).json()
-    assert FACT in [one["content"] for one in found["memories"]], found
-    why: str | None = found["memories_degraded"]
+    recalled = (await client.post("/api/recall", json={"query": query})).json()
+    assert FACT in [memory["content"] for memory in recalled["memories"]], recalled
+    why: str | None = recalled["memories_degraded"]
     return why
 
 
@@ -29,8 +29,8 @@ async def test_answers_and_recall_work_and_vectors_follow_when_the_server_answer
     monkeypatch.setattr(memory_search, "ANSWER_PATIENCE_S", 1.0)
     monkeypatch.setattr(search, "EMBEDDING_PATIENCE_S", 1.0)
     with MemoryServer() as model:
-        given = {"api_base_url": model.url, "model": "m", "embedding_base_url": model.url, "embedding_model": "e"}
-        async with serve("agent", "reactors", **given) as api, api.client() as ann:
+        settings = {"api_base_url": model.url, "model": "m", "embedding_base_url": model.url, "embedding_model": "e"}
+        async with serve("agent", "reactors", **settings) as api, api.client() as ann:
             assert (await ann.post("/api/memories", json={"content": FACT})).status_code == 201
             await eventually(lambda: is_whole(ann))
             before = len(model.bodies("embeddings"))
@@ -41,7 +41,7 @@ async def test_answers_and_recall_work_and_vectors_follow_when_the_server_answer
             answered = await ann.post("/api/threads/t/answers", json={"message": "What is the corgi called?"})
             assert answered.status_code == 201, answered.text
             said = (await ann.get("/api/threads/t/turns")).json()["items"]
-            assert [one["role"] for one in said] == ["user", "assistant"]
+            assert [turn["role"] for turn in said] == ["user", "assistant"]
             assert len(model.bodies("embeddings")) > before and not model.released.is_set()
             model.released.set()
             await eventually(lambda: is_whole(ann))
@@ -49,14 +49,14 @@ async def test_answers_and_recall_work_and_vectors_follow_when_the_server_answer
 
 async def test_every_interface_tells_the_breaker_whose_texts_fail(serve: Serve) -> None:
     with MemoryServer() as model:
-        given = {"api_base_url": model.url, "model": "m", "embedding_base_url": model.url, "embedding_model": "e"}
-        async with serve("reactors", **given) as api, api.client() as ann, api.client("bob") as bob:
-            for one in (ann, bob):
-                assert (await one.post("/api/memories", json={"content": FACT})).status_code == 201
+        settings = {"api_base_url": model.url, "model": "m", "embedding_base_url": model.url, "embedding_model": "e"}
+        async with serve("reactors", **settings) as api, api.client() as ann, api.client("bob") as bob:
+            for client in (ann, bob):
+                assert (await client.post("/api/memories", json={"content": FACT})).status_code == 201
                 turn = {"role": "user", "content": FACT}
-                assert (await one.post("/api/threads/t/turns", json={"turns": [turn]})).status_code < 300
-            for one in (ann, bob):
-                await eventually(lambda one=one: is_whole(one))
+                assert (await client.post("/api/threads/t/turns", json={"turns": [turn]})).status_code < 300
+            for client in (ann, bob):
+                await eventually(lambda client=client: is_whole(client))
             embedder: Any = api.runtime.models.embedder
             for _ in range(5):
                 embedder._resilient.breaker.admit("default/ann")
@@ -64,8 +64,8 @@ async def test_every_interface_tells_the_breaker_whose_texts_fail(serve: Serve) 
             assert "is not called" in (await degraded(ann, "Which corgi?") or "")
             assert await degraded(bob, "Which corgi?") is None
             text = {"model": "e", "input": "Which corgi is it?"}
-            found = [(await one.post("/v1/embeddings", json=text)).status_code for one in (ann, bob)]
-            assert found == [503, 200]
+            statuses = [(await client.post("/v1/embeddings", json=text)).status_code for client in (ann, bob)]
+            assert statuses == [503, 200]
 
 
 async def is_whole(client: httpx2.AsyncClient) -> bool:

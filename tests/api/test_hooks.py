@@ -34,8 +34,8 @@ async def run(path: Path, event: str, **more: Any) -> str:
     words = (sys.executable, "-I", "-S", str(PROGRAM), str(path))
     pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.PIPE}
     process = await asyncio.create_subprocess_exec(*words, **pipes)
-    given = {"session_id": "s", "cwd": "/", "hook_event_name": event, **more}
-    out, error = await process.communicate(json.dumps(given).encode())
+    hook_input = {"session_id": "s", "cwd": "/", "hook_event_name": event, **more}
+    out, error = await process.communicate(json.dumps(hook_input).encode())
     assert (process.returncode, error) == (0, b"")
     return out.decode()
 
@@ -45,8 +45,8 @@ async def has(api: Api, *said: str) -> None:
 
     async def shown() -> bool:
         async with api.client() as http:
-            found = await http.get("/api/threads/claude-code-s/turns")
-        turns = found.json()["items"] if found.is_success else []
+            answer = await http.get("/api/threads/claude-code-s/turns")
+        turns = answer.json()["items"] if answer.is_success else []
         return sorted(turn["content"] for turn in turns) == sorted(said)
 
     await eventually(shown, 60)

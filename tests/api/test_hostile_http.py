@@ -21,8 +21,8 @@ TURNS = "/api/threads/t/turns"
 
 
 def request(line: str, *headers: str, body: bytes = b"", host: str | None = "localhost") -> bytes:
-    given = [*([f"Host: {host}"] if host is not None else []), *headers]
-    return "\r\n".join([f"{line} HTTP/1.1", *given, "", ""]).encode("latin-1") + body
+    lines = [*([f"Host: {host}"] if host is not None else []), *headers]
+    return "\r\n".join([f"{line} HTTP/1.1", *lines, "", ""]).encode("latin-1") + body
 
 
 @asynccontextmanager
@@ -50,9 +50,16 @@ async def check_that_it_goes_on(api: Api) -> None:
     port = urlsplit(api.url).port
 
     async def is_idle() -> bool:
-        open_ones = [one for one in psutil.Process().net_connections("tcp") if one.laddr and one.laddr.port == port]
+        open_ones = [
+            connection
+            for connection in psutil.Process().net_connections("tcp")
+            if connection.laddr and connection.laddr.port == port
+        ]
         under_way = [task for task in asyncio.all_tasks() if "run_asgi" in repr(task.get_coro())]
-        return {one.status for one in open_ones} <= {psutil.CONN_LISTEN, psutil.CONN_TIME_WAIT} and not under_way
+        return {connection.status for connection in open_ones} <= {
+            psutil.CONN_LISTEN,
+            psutil.CONN_TIME_WAIT,
+        } and not under_way
 
     await eventually(is_idle)
 
@@ -92,8 +99,8 @@ async def test_bad_bodies_are_refused(serve: Serve) -> None:
             "the character 0": (turn(b'"\\u0000"'), 201),
             "no JSON at all": (post(b"<a/>"), 422),
         }
-        found = {name: await status(api, sent) for name, (sent, _) in cases.items()}
-        assert found == {name: expected for name, (_, expected) in cases.items()}
+        statuses = {name: await status(api, sent) for name, (sent, _) in cases.items()}
+        assert statuses == {name: expected for name, (_, expected) in cases.items()}
         await check_that_it_goes_on(api)
 
 
@@ -128,8 +135,8 @@ async def test_bad_heads_are_refused(serve: Serve) -> None:
             "HEAD": (request("HEAD /api/threads", token), 405),
             "CONNECT": (request("CONNECT localhost:1", token), 400),
         }
-        found = {name: await status(api, sent) for name, (sent, _) in cases.items()}
-        assert found == {name: expected for name, (_, expected) in cases.items()}
+        statuses = {name: await status(api, sent) for name, (sent, _) in cases.items()}
+        assert statuses == {name: expected for name, (_, expected) in cases.items()}
         await check_that_it_goes_on(api)
 
 
@@ -175,5 +182,5 @@ async def test_tokens_are_never_in_the_log(serve: Serve, caplog: pytest.LogCaptu
         await ann.post(f"{TURNS}?token={token}", content=json.dumps({"turns": token}))
         await check_that_it_goes_on(api)
         # without the client's own messages
-        lines = [one.getMessage() for one in caplog.records if not one.name.startswith("http")]
+        lines = [record.getMessage() for record in caplog.records if not record.name.startswith("http")]
         assert lines and not [line for line in lines if token[-40:] in line]

@@ -41,21 +41,32 @@ def answering_by(model: MemoryServer) -> dict[str, str]:
 
 
 async def writes_of(client: httpx2.AsyncClient) -> dict[str, dict[str, Any]]:
-    found = (await client.get("/openapi.json")).json()["paths"]
-    return {f"{name.upper()} {path}": one[name] for path, one in found.items() for name in one if name != "get"}
+    paths = (await client.get("/openapi.json")).json()["paths"]
+    return {
+        f"{name.upper()} {path}": operations[name]
+        for path, operations in paths.items()
+        for name in operations
+        if name != "get"
+    }
 
 
 async def test_every_write_documents_its_key(serve: Serve) -> None:
     async with serve() as api, api.client() as ann:
-        found = await writes_of(ann)
+        writes = await writes_of(ann)
         without = {
             name
-            for name, operation in found.items()
-            if "idempotency-key" not in {one["name"] for one in operation.get("parameters", [])}
+            for name, operation in writes.items()
+            if "idempotency-key" not in {parameter["name"] for parameter in operation.get("parameters", [])}
         }
         assert without == WITHOUT_KEY.keys()
-        reads = [one["get"] for one in (await ann.get("/openapi.json")).json()["paths"].values() if "get" in one]
-        assert not any(one["name"] == "idempotency-key" for read in reads for one in read.get("parameters", []))
+        reads = [
+            operations["get"]
+            for operations in (await ann.get("/openapi.json")).json()["paths"].values()
+            if "get" in operations
+        ]
+        assert not any(
+            parameter["name"] == "idempotency-key" for read in reads for parameter in read.get("parameters", [])
+        )
 
 
 async def examples(api: Api, ann: httpx2.AsyncClient) -> dict[str, Request]:
@@ -171,9 +182,9 @@ async def test_every_write_sent_three_times_is_one_and_answers_the_same(serve: S
             at_once = (ann.request(method, path, json=body, headers=KEY) for _ in range(2))
             answers = [*await asyncio.gather(*at_once), await ann.request(method, path, json=body, headers=KEY)]
             assert answers[0].is_success, f"{name}: {answers[0].text}"
-            assert {one.status_code for one in answers} == {answers[0].status_code}, name
+            assert {answer.status_code for answer in answers} == {answers[0].status_code}, name
             if not name.endswith("/answers/stream"):  # a joined stream numbers its events by connection
-                assert {one.content for one in answers} == {answers[0].content}, name
+                assert {answer.content for answer in answers} == {answers[0].content}, name
             other = await ann.request(method, path, json=(body or {}) | {"other": 1}, headers=KEY)
             assert other.status_code == (400 if path.startswith("/v1/") else 422), f"{name}: {other.text}"
             assert "this Idempotency-Key came with another body before" in other.text, name
@@ -183,7 +194,7 @@ async def test_an_import_sent_again_with_its_key_is_one_job(serve: Serve) -> Non
     async with serve() as api, api.client() as ann:
         file = b'{"role": "user", "content": "hello"}\n'
         sent = [await ann.post("/api/import", content=file, headers=KEY) for _ in range(2)]
-        assert [one.status_code for one in sent] == [202, 202], sent[1].text
+        assert [answer.status_code for answer in sent] == [202, 202], sent[1].text
         assert sent[0].json()["id"] == sent[1].json()["id"]
         other = await ann.post("/api/import", content=file + file, headers=KEY)
         assert other.status_code == 422
@@ -195,7 +206,7 @@ async def test_the_answer_to_a_question_is_given_once(serve: Serve) -> None:
         question = await conflict(ann)
         path = f"/api/conflicts/{question}/answer"
         sent = [await ann.post(path, json={"answer": "new"}, headers=KEY) for _ in range(2)]
-        assert [one.status_code for one in sent] == [200, 200], sent[1].text
+        assert [answer.status_code for answer in sent] == [200, 200], sent[1].text
         assert sent[0].json() == sent[1].json()
         assert sent[1].headers["idempotent-replayed"] == "true"
 
@@ -212,7 +223,7 @@ async def test_six_concurrent_repeats_of_a_write_store_one_event(serve: Serve) -
         head = await api.runtime.log.head()
         body = {"set": {"enable_memory": True}}
         sent = [ann.patch("/api/preferences", json=body, headers=KEY) for _ in range(6)]
-        assert len({one.content for one in await asyncio.gather(*sent)}) == 1
+        assert len({answer.content for answer in await asyncio.gather(*sent)}) == 1
         assert await api.runtime.log.head() == head + 1
         await ann.patch("/api/preferences", json=body)
         assert await api.runtime.log.head() == head + 2
@@ -223,7 +234,7 @@ async def test_a_key_is_valid_only_for_its_user_and_tenant(serve: Serve) -> None
         for client, content in ((ann, "Ann likes tea."), (bob, "Bob likes tea."), (other, "Ann likes coffee.")):
             made = await client.post("/api/memories", json={"content": content}, headers=KEY)
             assert made.status_code == 201, made.text
-            assert [one["content"] for one in (await client.get("/api/memories")).json()["items"]] == [content]
+            assert [memory["content"] for memory in (await client.get("/api/memories")).json()["items"]] == [content]
 
 
 async def test_a_write_that_failed_may_be_sent_again_with_its_key(serve: Serve) -> None:
@@ -248,10 +259,13 @@ async def test_a_key_is_refused_if_a_relevant_header_differs(serve: Serve) -> No
         for thread, status in (("t", 200), ("other", 400)):
             sent = await ann.post("/v1/chat/completions", json=body, headers=KEY | {"X-Turnlog-Thread": thread})
             assert sent.status_code == status, sent.text
-        found = (await ann.get("/openapi.json")).json()["paths"].values()
-        writes = [operation for path in found for name, operation in path.items() if name != "get"]
+        paths = (await ann.get("/openapi.json")).json()["paths"].values()
+        writes = [operation for path in paths for name, operation in path.items() if name != "get"]
         named = {
-            one["name"].lower() for write in writes for one in write.get("parameters", []) if one["in"] == "header"
+            parameter["name"].lower()
+            for write in writes
+            for parameter in write.get("parameters", [])
+            if parameter["in"] == "header"
         }
         assert named == {*HEADERS, "idempotency-key", "x-turnlog-user"}, "a new header belongs into HEADERS"
 
@@ -306,18 +320,18 @@ async def asked(model: MemoryServer) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("path", "given"),
+    ("path", "question"),
     [
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hello"}]}),
         ("/v1/responses", {"input": "hello"}),
     ],
 )
 async def test_a_stream_that_ended_with_an_error_may_be_sent_again_with_its_key(
-    serve: Serve, model: MemoryServer, path: str, given: dict[str, Any]
+    serve: Serve, model: MemoryServer, path: str, question: dict[str, Any]
 ) -> None:
     model.fail(401)
     async with serve(api_base_url=model.url, model="m") as api, api.client() as ann:
-        body = given | {"model": "m", "stream": True}
+        body = question | {"model": "m", "stream": True}
         assert "answered 401" in (await ann.post(path, json=body, headers=KEY)).text
         again = await ann.post(path, json=body, headers=KEY)
         assert "echo:" in again.text and "error" not in again.text.replace('"error": null', "")
@@ -380,10 +394,10 @@ async def test_a_completion_that_failed_and_is_sent_again_stores_its_question_on
         again = await ann.post("/v1/responses", json=body, headers=KEY)
         assert again.status_code == 200 and "idempotent-replayed" not in again.headers
         threads = (await ann.get("/api/threads")).json()["items"]
-        assert [one["thread"] for one in threads] == [again.headers["x-turnlog-thread"]]
+        assert [thread["thread"] for thread in threads] == [again.headers["x-turnlog-thread"]]
         turns = (await ann.get(f"/api/threads/{threads[0]['thread']}/turns")).json()["items"]
         said = ["first", "echo: first", "second", "echo: second"]
-        assert [one["content"] for one in turns] == said[: 4 if goes_on else 2]
+        assert [turn["content"] for turn in turns] == said[: 4 if goes_on else 2]
 
 
 async def made(client: Any, body: dict[str, Any]) -> dict[str, Any]:

@@ -53,9 +53,9 @@ async def test_every_id_works_through_the_client(serve: Serve) -> None:
         for id_ in ODD:
             thread = memory.thread(id_)
             await thread.add("user", f"in {id_}")
-            assert [one.content for one in await thread.messages()] == [f"in {id_}"], repr(id_)
+            assert [message.content for message in await thread.messages()] == [f"in {id_}"], repr(id_)
             assert (await thread.info()).thread == id_
-        assert {one.thread for one in await memory.threads()} == set(ODD)
+        assert {info.thread for info in await memory.threads()} == set(ODD)
         for id_ in ODD:
             await memory.thread(id_).delete()
         assert await memory.threads() == []
@@ -80,6 +80,6 @@ async def test_no_two_ids_are_the_same_conversation(serve: Serve) -> None:
                 for name in names:
                     memory.thread(name).add("user", name)
                 for name in names:
-                    assert [one.content for one in memory.thread(name).messages()] == [name]
+                    assert [message.content for message in memory.thread(name).messages()] == [name]
 
         await asyncio.to_thread(check)

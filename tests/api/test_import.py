@@ -55,7 +55,7 @@ async def test_a_user_imports_conversations_once_and_the_job_reports_the_result(
         done = await imported(ann, jsonl(*TALK, {"text": 1}, {"thread": "trip", "text": "more", "mood": 1}))
         assert (done["state"], done["done"], done["result"]["turns"]) == ("done", 4, 4)
         assert done["result"]["left_out"] == [{"reason": "the unknown field 'mood'", "count": 1, "first": ["line 5"]}]
-        assert [one["where"] for one in done["result"]["rejected"]] == ["line 4"]
+        assert [rejected["where"] for rejected in done["result"]["rejected"]] == ["line 4"]
         assert await said(ann, "trip") == [*(line["text"] for line in TALK), "more"]
         again = await imported(ann, gzip.compress(jsonl(*TALK)))
         assert (again["result"]["turns"], again["result"]["known"]) == (0, 3)
@@ -122,7 +122,7 @@ async def test_exports_of_other_chat_programs_are_imported_once(serve: Serve) ->
             first, again = [await ended(ann, await ann.post("/api/import", files=files)) for _ in range(2)]
             assert (first["result"]["turns"], first["result"]["known"]) == (len(texts), 0), first
             assert (again["result"]["turns"], again["result"]["known"]) == (0, len(texts)), again
-            assert [place for one in first["result"]["left_out"] for place in one["first"]] == left_out
+            assert [where for skipped in first["result"]["left_out"] for where in skipped["first"]] == left_out
             assert (await ann.get(f"/api/threads/{thread}")).json()["label"] == label
             assert await said(ann, thread) == texts
 
@@ -135,8 +135,8 @@ async def test_a_name_that_another_user_has_becomes_a_conversation_of_the_import
             assert (done["turns"], done["known"], done["rejected_count"]) == (turns, known, 0)
         assert (await said(ann, "trip"), await said(bob, "own")) == (["mine"], ["hello"])
         assert await said(bob, "trip") == [line["text"] for line in TALK]
-        both = await asyncio.gather(*(imported(one, jsonl(*TALK), thread="race") for one in (ann, bob)))
-        assert [one["result"]["turns"] for one in both] == [3, 3], both
+        both = await asyncio.gather(*(imported(client, jsonl(*TALK), thread="race") for client in (ann, bob)))
+        assert [job["result"]["turns"] for job in both] == [3, 3], both
         assert await said(ann, "race") == await said(bob, "race") == [line["text"] for line in TALK]
 
 
@@ -155,12 +155,12 @@ async def test_malformed_files_are_refused_with_a_message_and_leave_nothing(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(personal, "MOST_UNPACKED", 2**20)
     async with serve(api_max_body=2**12, api_max_import=2**14) as api, api.client() as ann:
-        for given, says in (
+        for file, says in (
             (jsonl({"notes": 1}), "import has no known format"),
             (b"", "import is empty"),
             (gzip.compress(jsonl(TALK[0]) + b" " * 2**21), "import unpacks to more than 1 MiB"),
         ):
-            job = await imported(ann, given)
+            job = await imported(ann, file)
             assert (job["state"], job["error"]["code"], job["error"]["status"]) == ("failed", "import-failed", 422)
             assert job["error"]["detail"].startswith(says)
         assert (await ann.post("/api/import", content=b"x" * 2**15)).json()["code"] == "body-too-large"

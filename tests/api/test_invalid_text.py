@@ -19,7 +19,7 @@ def sent(**body: Any) -> bytes:
 
 async def contents(api: Api, thread: str) -> list[Any]:
     async with api.client() as ann:
-        return [one["content"] for one in (await ann.get(f"/api/threads/{thread}/turns")).json()["items"]]
+        return [turn["content"] for turn in (await ann.get(f"/api/threads/{thread}/turns")).json()["items"]]
 
 
 async def test_texts_from_every_interface_are_stored_the_same(serve: Serve) -> None:
@@ -31,8 +31,8 @@ async def test_texts_from_every_interface_are_stored_the_same(serve: Serve) -> N
         said += [{"role": "tool", "tool_call_id": "c", "content": BAD}]
         answer = await ann.post("/api/threads/http/turns", content=sent(turns=said))
         assert answer.status_code == 201, answer.text
-        found = await contents(api, "http")
-        assert found == [GOOD, [{"type": "text", "text": GOOD}], "", GOOD]
+        texts = await contents(api, "http")
+        assert texts == [GOOD, [{"type": "text", "text": GOOD}], "", GOOD]
 
         raw = json.dumps({"turns": said[:1]}, ensure_ascii=False).encode("utf-8", "surrogatepass")
         assert (await ann.post("/api/threads/bytes/turns", content=raw)).status_code == 201
@@ -63,7 +63,7 @@ async def test_texts_from_every_interface_are_stored_the_same(serve: Serve) -> N
         asked = sent(jsonrpc="2.0", id=1, method="tools/call", params=named)
         accepts = {"Accept": "application/json, text/event-stream"}
         assert "result" in (await ann.post("/mcp", content=asked, headers=accepts)).json()
-        memories = [one["content"] for one in (await ann.get("/api/memories")).json()["items"]]
+        memories = [memory["content"] for memory in (await ann.get("/api/memories")).json()["items"]]
         assert memories == [f"{GOOD} drinks coffee", f"{GOOD} likes tea"]
         answer = await ann.post("/api/threads", content=sent(thread="a\0b"))
         assert (answer.status_code, answer.json()["code"]) == (422, "invalid-id")
@@ -81,14 +81,14 @@ async def test_a_model_reads_whole_texts_and_a_resent_history_goes_on(serve: Ser
             second = await ann.post("/v1/chat/completions", content=sent(model="m", messages=asked))
             assert first.headers["X-Turnlog-Thread"] == second.headers["X-Turnlog-Thread"]
             assert answer == GOOD == (await contents(api, first.headers["X-Turnlog-Thread"]))[1]
-        read = [one["content"] for body in model.bodies("chat") for one in body["messages"]]
+        read = [message["content"] for body in model.bodies("chat") for message in body["messages"]]
         assert read and storable(read) == read
 
 
 async def test_texts_of_a_program_are_stored_the_same(serve: Serve) -> None:
     async with serve("agent") as api:
-        given = {name: getattr(api.runtime.settings, name) for name in ("nats_url", "database_url", "home", "kek")}
-        opened = turnlog.open(**given, roles=["projectors"]), turnlog.connect(api.url, key=api.token("bob"))
+        settings = {name: getattr(api.runtime.settings, name) for name in ("nats_url", "database_url", "home", "kek")}
+        opened = turnlog.open(**settings, roles=["projectors"]), turnlog.connect(api.url, key=api.token("bob"))
         for opening, user in zip(opened, ("ann", "bob"), strict=True):
             async with opening as memory:
                 thread = memory.thread(f"of-{user}", user=user)
@@ -100,6 +100,6 @@ async def test_texts_of_a_program_are_stored_the_same(serve: Serve) -> None:
                 await thread.add("assistant", BAD, receipt=context.receipt)
                 assert (await memory.recall(BAD, user=user)).turns
                 turns = await thread.messages()
-                assert {one.content for one in turns if one.role == "user"} == {GOOD}
+                assert {turn.content for turn in turns if turn.role == "user"} == {GOOD}
                 assert (turns[0].name, turns[-1].content, await thread.label()) == (GOOD, GOOD, GOOD)
-                assert [one.content for one in await memory.memories(user)] == [GOOD]
+                assert [recorded.content for recorded in await memory.memories(user)] == [GOOD]

@@ -32,9 +32,11 @@ TEA, COFFEE = "Anna likes green tea.", "The other likes black coffee."
 
 async def seen(client: httpx2.AsyncClient) -> list[str]:
     listed = (await client.get("/api/memories")).json()["items"]
-    found = (await client.post("/api/recall", json={"query": "What does Anna like, tea or coffee?"})).json()["memories"]
-    contents = sorted(one["content"] for one in listed)
-    assert sorted(one["content"] for one in found) == contents
+    recalled = (await client.post("/api/recall", json={"query": "What does Anna like, tea or coffee?"})).json()[
+        "memories"
+    ]
+    contents = sorted(memory["content"] for memory in listed)
+    assert sorted(memory["content"] for memory in recalled) == contents
     return contents
 
 
@@ -127,8 +129,8 @@ async def test_an_erasure_removes_all_old_data_of_one_user_and_none_of_the_other
             assert await seen(anna) == ([] if who == LONG else [TEA])
             assert await seen(other) == ([COFFEE] if who == LONG else [])
             await all_again(api)
-        events = [recorded_of(one).event async for one in api.runtime.log.read(["turnlog.log.>"])]
-        left = {one.data.memory.content for one in events if isinstance(one.data, MemoryRecorded)} & {TEA, COFFEE}
+        events = [recorded_of(stored).event async for stored in api.runtime.log.read(["turnlog.log.>"])]
+        left = {event.data.memory.content for event in events if isinstance(event.data, MemoryRecorded)} & {TEA, COFFEE}
         assert left == {COFFEE if who == LONG else TEA}
 
 

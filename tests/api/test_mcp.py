@@ -34,7 +34,9 @@ async def test_a_memory_is_recalled_and_forgotten_only_for_its_user(serve: Serve
         assert not {"tenant", "user"} & {name for tool in listed for name in tool.input_schema["properties"]}
         memory = await call(ann, "remember", text="Ann likes tea.")
         assert (await call(ann, "remember", text="Ann likes tea."))["memory_id"] == memory["memory_id"]
-        assert [one["content"] for one in (await call(ann, "recall", query="tea"))["memories"]] == ["Ann likes tea."]
+        assert [memory["content"] for memory in (await call(ann, "recall", query="tea"))["memories"]] == [
+            "Ann likes tea."
+        ]
         assert (await call(bob, "recall", query="tea"))["memories"] == []
         vague = await call(ann, "recall", query="a hot drink")
         assert vague["memories"] or vague["note"].startswith("words, entities and dates only")
@@ -50,10 +52,10 @@ async def test_a_memory_is_recalled_and_forgotten_only_for_its_user(serve: Serve
         sure, unsure = [await call(ann, "recall", query=query) for query in ("My corgi", "Which university?")]
         assert (sure["note"], sure["confidence"] > 0.5) == (None, True)
         assert unsure["note"] and unsure["confidence"] < 0.5
-        assert [one["thread_id"] for one in (await call(ann, "threads"))["threads"]] == ["t"]
+        assert [thread["thread_id"] for thread in (await call(ann, "threads"))["threads"]] == ["t"]
         assert (await call(ann, "threads", query="nothing"))["threads"] == []
         seen = (await call(ann, "context", thread_id="t"))["messages"]
-        assert "My corgi is Sesame." in [one["content"] for one in seen]
+        assert "My corgi is Sesame." in [turn["content"] for turn in seen]
         assert (await bob.call_tool("context", {"thread_id": "t"})).is_error
 
 
@@ -65,10 +67,10 @@ async def test_pages_of_memories_leave_nothing_out_while_others_are_forgotten(
         said = ["Ann likes tea.", "Ann has a corgi.", "Ann lives in Lyon.", "Ann plays the harp."]
         ids = {text: (await call(ann, "remember", text=text))["memory_id"] for text in said}
         first = await call(ann, "memories")
-        assert {one["content"] for one in first["memories"]} == set(said[2:])
+        assert {memory["content"] for memory in first["memories"]} == set(said[2:])
         await call(ann, "forget", memory_id=ids[said[3]])
         second = await call(ann, "memories", cursor=first["next"])
-        assert {one["content"] for one in second["memories"]} == set(said[:2])
+        assert {memory["content"] for memory in second["memories"]} == set(said[:2])
         assert second["next"] is None
 
 
@@ -85,8 +87,10 @@ async def test_empty_arguments_are_accepted_and_refusals_are_written_for_a_model
     async with serve() as api, mcp_of(api, path="/mcp/") as ann, api.client() as http:
         await http.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": "My corgi is Sesame."}]})
         for empty in ("", " ", None):
-            found = await call(ann, "recall", query="corgi", thread_id=empty, before=empty, after="2020-01-31", k=empty)
-            assert [turn["text"] for turn in found["turns"]] == ["My corgi is Sesame."]
+            recalled = await call(
+                ann, "recall", query="corgi", thread_id=empty, before=empty, after="2020-01-31", k=empty
+            )
+            assert [turn["text"] for turn in recalled["turns"]] == ["My corgi is Sesame."]
         assert (await call(ann, "recall", query="corgi", before="2020-01-31"))["turns"] == []
         assert (await call(ann, "recall", query="corgi", before="2020-01-31T10:00"))["turns"] == []
         assert (await call(ann, "memories", as_of="2020-01-31", type="", cursor=""))["memories"] == []
@@ -110,8 +114,8 @@ async def test_a_date_without_a_time_begins_on_the_persons_clock(serve: Serve) -
 
         async def after_midnight(zone: str = "") -> set[str]:
             async with mcp_of(api, zone=zone) as ann:
-                found = (await call(ann, "recall", query="corgi", after="2024-11-20", k=10))["turns"]
-            return {turn["text"].removeprefix("A corgi at ").removesuffix(".") for turn in found}
+                turns = (await call(ann, "recall", query="corgi", after="2024-11-20", k=10))["turns"]
+            return {turn["text"].removeprefix("A corgi at ").removesuffix(".") for turn in turns}
 
         assert await after_midnight() == set(TIMES[3:])
         await http.patch("/api/preferences", json={"set": {"timezone": "Asia/Shanghai"}})
@@ -133,8 +137,8 @@ async def test_a_client_on_stdio_has_the_same_tools_and_ends_the_server_by_a_sig
     async with Client(process) as client:
         assert {tool.name for tool in (await client.list_tools()).tools} == TOOLS
         await call(client, "remember", text="Ann likes HALF tea.")
-        found = (await call(client, "recall", query="tea"))["memories"]
-        assert [one["content"] for one in found] == ["Ann likes \ufffd tea."]
+        memories = (await call(client, "recall", query="tea"))["memories"]
+        assert [memory["content"] for memory in memories] == ["Ann likes \ufffd tea."]
         (server,) = (child for child in psutil.Process().children(recursive=True) if child.cmdline()[1:2] == ["-m"])
         server.terminate()
         gone, _ = await asyncio.to_thread(psutil.wait_procs, [server], 60)

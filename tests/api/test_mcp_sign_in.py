@@ -79,9 +79,9 @@ async def consent(api: Api, url: str, credential: str, decision: str = "allow") 
 
 
 def request_of(page: str) -> str:
-    found = re.search(r'name="request" value="([^"]+)"', page)
-    assert found
-    return found[1]
+    match = re.search(r'name="request" value="([^"]+)"', page)
+    assert match
+    return match[1]
 
 
 def query_of(url: str) -> dict[str, str]:
@@ -270,14 +270,14 @@ async def test_a_refusal_names_the_authorization_server(issuer: str | None, serv
         httpx2.AsyncClient(base_url=api.url, headers={"Host": "memory.example"}, timeout=60) as http,
     ):
         refused = await http.post("/mcp", json={})
-        place = f"{public}/.well-known/oauth-protected-resource/mcp"
+        metadata_url = f"{public}/.well-known/oauth-protected-resource/mcp"
         assert (refused.status_code, refused.headers["www-authenticate"]) == (
             401,
-            f'Bearer resource_metadata="{place}"',
+            f'Bearer resource_metadata="{metadata_url}"',
         )
         for path in ("", "/mcp"):
-            found = (await http.get(f"/.well-known/oauth-protected-resource{path}")).json()
-            assert (found["resource"], found["authorization_servers"]) == (f"{public}/mcp", [issuer or public])
+            resource = (await http.get(f"/.well-known/oauth-protected-resource{path}")).json()
+            assert (resource["resource"], resource["authorization_servers"]) == (f"{public}/mcp", [issuer or public])
         server = await http.get("/.well-known/oauth-authorization-server")
         assert server.status_code == (404 if issuer else 200)
         if not issuer:

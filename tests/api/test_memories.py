@@ -15,14 +15,14 @@ async def test_a_memory_from_remembering_to_forgetting(serve: Serve) -> None:
     async with serve() as api, api.client() as ann, api.client("bob") as bob:
         key = {"Idempotency-Key": "one"}
         made = [await ann.post("/api/memories", json={"content": "Ann likes tea."}, headers=key) for _ in range(2)]
-        assert [one.status_code for one in made] == [201, 201], made[0].text
+        assert [answer.status_code for answer in made] == [201, 201], made[0].text
         memory = made[0].json()["memory_id"]
         assert made[1].json() == made[0].json()
         listed = (await ann.get("/api/memories")).json()["items"]
-        assert [one["content"] for one in listed] == ["Ann likes tea."]
-        found = (await ann.post("/api/recall", json={"query": "tea", "explain": True})).json()
-        assert [one["content"] for one in found["memories"]] == ["Ann likes tea."]
-        assert "similarity" in found["memories"][0]["explain"]
+        assert [memory["content"] for memory in listed] == ["Ann likes tea."]
+        recalled = (await ann.post("/api/recall", json={"query": "tea", "explain": True})).json()
+        assert [memory["content"] for memory in recalled["memories"]] == ["Ann likes tea."]
+        assert "similarity" in recalled["memories"][0]["explain"]
         edited = await ann.put(f"/api/memories/{memory}/content", json={"content": "Ann likes green tea."})
         newer = edited.json()["memory"]
         rated = await ann.put(f"/api/memories/{newer}/importance", json={"importance": 0.9})
@@ -50,13 +50,13 @@ async def test_words_of_several_memories_forget_none_and_list_them(serve: Serve)
     async with serve() as api, api.client() as ann, turnlog.connect(api.url, key=api.token()) as memory:
         for content in ("Ann likes tea.", "Ann drinks tea at five."):
             await ann.post("/api/memories", json={"content": content})
-        there = {one["id"]: one["content"] for one in (await ann.get("/api/memories")).json()["items"]}
+        there = {item["id"]: item["content"] for item in (await ann.get("/api/memories")).json()["items"]}
         refused = await ann.post("/api/memories/forget", json={"memory": "tea"})
         assert (refused.status_code, refused.json()["code"]) == (409, "ambiguous-memory")
-        assert {one["id"]: one["content"] for one in refused.json()["candidates"]} == there
+        assert {candidate["id"]: candidate["content"] for candidate in refused.json()["candidates"]} == there
         with pytest.raises(AmbiguousMemory) as said:
             await memory.forget("ann", "tea")
-        assert {one["id"]: one["content"] for one in said.value.candidates} == there
+        assert {candidate["id"]: candidate["content"] for candidate in said.value.candidates} == there
         assert (await ann.post("/api/memories/forget", json={"memory": "a"})).json()["code"] == "ambiguous-memory"
         assert (await ann.post("/api/memories/forget", json={"memory": "te"})).status_code == 404
         assert len((await ann.get("/api/memories")).json()["items"]) == 2
@@ -111,7 +111,7 @@ async def test_entities_preferences_sessions_and_usage(serve: Serve) -> None:
         assert (await ann.post("/api/entities", json=entity)).json()["code"] == "entity-exists"
         changed = await ann.patch("/api/entities", json=entity | {"attributes": {"city": "Lima"}})
         assert changed.json()["attributes"] == {"city": "Lima"}
-        assert [one["name"] for one in (await ann.get("/api/entities")).json()["items"]] == ["Mia"]
+        assert [entity["name"] for entity in (await ann.get("/api/entities")).json()["items"]] == ["Mia"]
         preferences = await ann.patch("/api/preferences", json={"set": {"enable_memory": False}})
         assert (preferences.status_code, preferences.json()["enable_memory"]) == (200, False), preferences.text
         await ann.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": "hello"}]})
@@ -123,12 +123,12 @@ async def test_entities_preferences_sessions_and_usage(serve: Serve) -> None:
 
 async def test_a_chinese_reader_reads_why_a_preference_is_refused(serve: Serve) -> None:
     async with serve() as api, api.client() as ann:
-        for given, why in (
+        for preferences, why in (
             ({"color": "red"}, "没有名为 'color' 的偏好；可用的有 communication_style、"),
             ({"response_length": "endless"}, "偏好 response_length 的值应为 brief、moderate、detailed 之一"),
         ):
             for languages, is_chinese in (("zh-CN,zh;q=0.9", True), ("en", False)):
                 headers = {"Accept-Language": languages}
-                refused = await ann.patch("/api/preferences", json={"set": given}, headers=headers)
+                refused = await ann.patch("/api/preferences", json={"set": preferences}, headers=headers)
                 assert refused.status_code == 422
                 assert refused.json()["detail"].startswith(why) is is_chinese, refused.text

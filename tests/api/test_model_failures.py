@@ -97,7 +97,7 @@ async def check(
             assert whole.headers["retry-after"] == step.headers["Retry-After"]
         stream = f"/api/threads/{name}/answers/stream"
         async with client.stream("POST", stream, json={"message": "hi"}) as response:
-            last = [one async for one in server_events(response)][-1]
+            last = [event async for event in server_events(response)][-1]
         assert (last["event"], last["data"]["category"]) == ("error", category)
         assert last["data"]["message"] == said(error, "en")
     async with socket(api, f"{name}-ws", f"?token={api.token(user)}") as ws:
@@ -121,13 +121,13 @@ async def check(
             async for _ in await client.chat.completions.create(model="m", messages=messages, stream=True):
                 pass
         assert said(error, "en") in str(cut.value)
-        events = [one async for one in await client.responses.create(model="m", input="hi", stream=True)]
+        events = [event async for event in await client.responses.create(model="m", input="hi", stream=True)]
         assert events[-1].type == "response.failed" and events[-1].response.error is not None
         assert said(error, "en") in events[-1].response.error.message
     asked = len(model.asked("answer")) - before
     # On a busy machine the time limit of a question may end before its request is sent.
     assert 0 < asked <= 7 if category == "timeout" else asked == 7, name
-    failures = [one async for one in api.runtime.log.read_thread("default", name, types=("usage_metered",))]
+    failures = [recorded async for recorded in api.runtime.log.read_thread("default", name, types=("usage_metered",))]
     assert len(failures) == 3
 
 
@@ -146,4 +146,4 @@ async def test_an_answer_that_never_ends_is_ended_and_marked_over_http(serve: Se
             assert other.json()["data"]["finishReason"] == "timeout"
             assert cut.json()["choices"][0]["finish_reason"] == "length"
             metered = api.runtime.log.read_thread("default", "t", types=("usage_metered",))
-            assert [one.event.data.error async for one in metered] == ["timeout"]
+            assert [recorded.event.data.error async for recorded in metered] == ["timeout"]

@@ -27,12 +27,12 @@ def said(role: str, content: Any) -> Any:
 async def turns(api: Api, thread: str, user: str = "ann") -> list[tuple[str, Any]]:
     async with api.client(user) as ann:
         items = (await ann.get(f"/api/threads/{thread}/turns")).json()["items"]
-    return [(one["role"], one["content"]) for one in items]
+    return [(turn["role"], turn["content"]) for turn in items]
 
 
-async def chat(client: openai.AsyncOpenAI, *messages: Any, **given: Any) -> tuple[str, Any]:
+async def chat(client: openai.AsyncOpenAI, *messages: Any, **options: Any) -> tuple[str, Any]:
     """Returns the thread and the completion."""
-    raw = await client.chat.completions.with_raw_response.create(model="m", messages=list(messages), **given)
+    raw = await client.chat.completions.with_raw_response.create(model="m", messages=list(messages), **options)
     return raw.headers.get("x-turnlog-thread", ""), raw.parse()
 
 
@@ -68,7 +68,7 @@ async def test_a_resent_history_is_recognised_and_an_edited_one_is_a_fork(serve:
         ]
         sent = model.bodies()[-1]["messages"]
         assert sent[0] == prompt and not validate_openai_messages(sent)
-        assert [one["content"] for one in sent[1:]] == [one["content"] for one in history[1:]]
+        assert [message["content"] for message in sent[1:]] == [message["content"] for message in history[1:]]
 
         fork, edited = await chat(client, first, heard, said("user", "And my horse Nut."))
         assert fork != thread
@@ -99,12 +99,16 @@ async def test_a_client_names_its_thread(serve: Serve, model: MemoryServer) -> N
         openai_client(api) as client,
         openai_client(api, "bob") as bob,
     ):
-        for thread, given in named.items():
-            found, answer = await chat(client, said("user", "one"), **given)
+        for thread, options in named.items():
+            named_thread, answer = await chat(client, said("user", "one"), **options)
             heard = said("assistant", answer.choices[0].message.content)
-            assert (await chat(client, said("user", "one"), heard, said("user", "two"), **given))[0] == found == thread
+            assert (
+                (await chat(client, said("user", "one"), heard, said("user", "two"), **options))[0]
+                == named_thread
+                == thread
+            )
             assert [content for _, content in await turns(api, thread)] == ["one", "echo: one", "two", "echo: two"]
-            assert (await chat(bob, said("user", "one"), **given))[0] != thread
+            assert (await chat(bob, said("user", "one"), **options))[0] != thread
             assert len(await turns(api, thread)) == 4
             assert (await get_thread(api.runtime, "default", thread)).label == "one"
         assert (await chat(client, said("user", "three"), **named["t1"]))[0] == "t1"
@@ -150,13 +154,13 @@ async def test_tools_of_the_client_are_its_own(serve: Serve, model: MemoryServer
     model.reply(tool_calls=[("weather", {"city": "Ulm"}), ("weather", {"city": "Bonn"})])
     async with serve(api_base_url=model.url, model="m") as api, openai_client(api) as client:
         asked = said("user", "What is the weather?")
-        given: Any = {"tools": [WEATHER], "tool_choice": "required", "response_format": {"type": "json_object"}}
+        options: Any = {"tools": [WEATHER], "tool_choice": "required", "response_format": {"type": "json_object"}}
         if streamed:
             async with client.chat.completions.stream(model="m", messages=[asked], tools=[WEATHER]) as stream:
                 answer: Any = await stream.get_final_completion()
         else:
-            _, answer = await chat(client, asked, **given)
-            assert {name: model.bodies()[-1][name] for name in given} == given
+            _, answer = await chat(client, asked, **options)
+            assert {name: model.bodies()[-1][name] for name in options} == options
         calls = answer.choices[0].message.tool_calls
         assert answer.choices[0].finish_reason == "tool_calls"
         assert [call.function.arguments for call in calls] == ['{"city": "Ulm"}', '{"city": "Bonn"}']
@@ -176,8 +180,8 @@ async def test_requests_that_ask_not_to_be_stored_are_not_stored(serve: Serve, m
             {"extra_headers": {"X-Turnlog-Memory": "read", "X-Turnlog-Thread": "t"}},
             {"extra_headers": {"X-Turnlog-Memory": "off"}},
         ]
-        for given in modes:
-            thread, answer = await chat(client, said("system", "Brief."), question, **given)
+        for mode in modes:
+            thread, answer = await chat(client, said("system", "Brief."), question, **mode)
             assert thread == "" and answer.choices[0].message.content == "echo: What am I allergic to?"
         knew = ["Ann is allergic to nuts." in str(body["messages"]) for body in model.asked("answer")]
         assert knew == [True, True, False]
@@ -204,7 +208,7 @@ async def test_errors_have_openais_form(serve: Serve, model: MemoryServer) -> No
         stream = await client.chat.completions.create(model="m", messages=[said("user", "count")], stream=True)
         choices = [chunk.choices[0] async for chunk in stream if chunk.choices]
         # ended with the received text, and marked
-        assert "".join(one.delta.content or "" for one in choices) == "one two "
+        assert "".join(choice.delta.content or "" for choice in choices) == "one two "
         assert choices[-1].finish_reason == "length"
 
 
@@ -255,15 +259,15 @@ async def test_the_throttle_refuses_as_openai_does(serve: Serve, model: MemorySe
 
 async def test_without_a_language_model_it_quotes_and_embeds(serve: Serve) -> None:
     async with serve() as api, openai_client(api) as client:
-        models = [one.id async for one in client.models.list()]
+        models = [model.id async for model in client.models.list()]
         assert (await client.models.retrieve(models[0])).owned_by == "turnlog"
         _, first = await chat(client, said("user", "My dog is called Sesame."))
         heard = said("assistant", first.choices[0].message.content)
         question = said("user", "What is my dog called?")
         _, answer = await chat(client, said("user", "My dog is called Sesame."), heard, question)
         assert "Sesame" in answer.choices[0].message.content
-        found = await client.embeddings.create(model="any", input=["dog", "hound"])
-        assert len(found.data) == 2 and len(found.data[0].embedding) == 384
+        embeddings = await client.embeddings.create(model="any", input=["dog", "hound"])
+        assert len(embeddings.data) == 2 and len(embeddings.data[0].embedding) == 384
         with pytest.raises(openai.BadRequestError, match="4,000 characters") as refused:
             await client.embeddings.create(model="any", input="a long document " * 300)
         assert refused.value.param == "input"
@@ -295,7 +299,7 @@ async def test_empty_texts_are_turns_and_a_resent_history_goes_on(serve: Serve, 
         assert api.runtime.cached(Paces)["default", "ann", ""].events >= len(history)  # counted in the user's pace
         sent = model.bodies()[-1]["messages"]
         assert not validate_openai_messages(sent)
-        assert [one["role"] for one in sent[1:]] == [one["role"] for one in history]
+        assert [message["role"] for message in sent[1:]] == [message["role"] for message in history]
         heard = said("assistant", answer.choices[0].message.content)
         again, _ = await chat(client, *history, heard, said("user", "Thanks!"), tools=[WEATHER])
         assert again == thread

@@ -16,7 +16,7 @@ WEATHER: Any = {"type": "function", "name": "weather", "parameters": {"type": "o
 
 async def contents(api: Api, thread: str) -> list[Any]:
     async with api.client() as ann:
-        return [one["content"] for one in (await ann.get(f"/api/threads/{thread}/turns")).json()["items"]]
+        return [turn["content"] for turn in (await ann.get(f"/api/threads/{thread}/turns")).json()["items"]]
 
 
 async def test_a_response_continues_the_previous_one_or_forks(serve: Serve, model: MemoryServer) -> None:
@@ -105,7 +105,7 @@ async def test_a_conversation_has_the_items_of_its_responses(serve: Serve, model
         form: Any = {"format": {"type": "json_schema", "name": "dog", "schema": {"type": "object"}}}
         await client.responses.create(model="m", input="And my cat?", conversation=made.id, text=form)
         sent = model.bodies()[-1]
-        assert [one["content"] for one in sent["messages"]][-2:] == ["My dog is called Sesame.", "And my cat?"]
+        assert [message["content"] for message in sent["messages"]][-2:] == ["My dog is called Sesame.", "And my cat?"]
         assert sent["response_format"]["json_schema"]["name"] == "dog"
         async with api.client() as ann:
             opened = (await ann.get(f"/api/threads/{made.id}")).json()
@@ -116,8 +116,8 @@ async def test_a_conversation_has_the_items_of_its_responses(serve: Serve, model
         assert len((await client.conversations.items.create(made.id, items=added)).data) == 1
         thought: Any = [{"type": "reasoning", "id": "r", "summary": []}]
         assert (await client.conversations.items.create(made.id, items=thought)).data == []
-        found: list[Any] = [one async for one in client.conversations.items.list(made.id, limit=2, order="asc")]
-        texts = [one.content[0].text for one in found]
+        items: list[Any] = [item async for item in client.conversations.items.list(made.id, limit=2, order="asc")]
+        texts = [item.content[0].text for item in items]
         assert texts == ["My dog is called Sesame.", "And my cat?", "echo: And my cat?", "Poppy."]
         async with openai_client(api, "bob") as bob:
             with pytest.raises(openai.NotFoundError):
@@ -129,9 +129,9 @@ async def test_named_speakers_are_told_apart(serve: Serve, model: MemoryServer) 
         said: Any = [{"role": "user", "name": name, "content": f"I am {name}."} for name in ("zoe", "zed", "ann")]
         made = await client.conversations.create(items=said[:1])
         await client.responses.create(model="m", input=said[1:], conversation=made.id)
-        assert [one.get("name") for one in model.bodies()[-1]["messages"]][-3:] == ["zoe", "zed", "ann"]
+        assert [message.get("name") for message in model.bodies()[-1]["messages"]][-3:] == ["zoe", "zed", "ann"]
         async with api.client() as ann:
             turns = (await ann.get(f"/api/threads/{made.id}/turns")).json()["items"]
         assert [turn["origin"] for turn in turns if turn["role"] == "user"] == ["participant"] * 2 + ["person"]
-        listed: list[Any] = [one async for one in client.conversations.items.list(made.id, order="asc")]
-        assert [one.to_dict().get("name") for one in listed] == ["zoe", "zed", "ann", None]
+        listed: list[Any] = [item async for item in client.conversations.items.list(made.id, order="asc")]
+        assert [item.to_dict().get("name") for item in listed] == ["zoe", "zed", "ann", None]

@@ -22,9 +22,9 @@ async def test_a_stored_response_is_retrieved_as_it_was_made_and_deleted(serve: 
         assert kept.output[1].to_dict() == made.output[1].to_dict()
         assert kept.usage == made.usage
         later = await client.responses.create(model="m", input="thanks", previous_response_id=made.id)
-        for one in (made.id, later.id):
+        for id_ in (made.id, later.id):
             with pytest.raises(openai.BadRequestError, match="other answers"):
-                await client.responses.delete(one)
+                await client.responses.delete(id_)
         alone = await client.responses.create(model="m", input="alone")
         async with openai_client(api, "bob") as bob:
             with pytest.raises(openai.NotFoundError):
@@ -51,8 +51,8 @@ async def test_a_compaction_replaces_the_earlier_conversation(serve: Serve, mode
 
 
 async def test_tokens_are_embedded_as_their_text_within_a_quota_of_their_own(serve: Serve, model: MemoryServer) -> None:
-    given = {"embedding_base_url": model.url, "embedding_model": "text-embedding-3-small"}
-    async with serve(api_base_url=model.url, model="m", **given) as api, openai_client(api) as client:
+    settings = {"embedding_base_url": model.url, "embedding_model": "text-embedding-3-small"}
+    async with serve(api_base_url=model.url, model="m", **settings) as api, openai_client(api) as client:
         made = await client.embeddings.create(model="any", input=[[31373, 1917], [1]])
         assert len(made.data) == 2
         await client.embeddings.create(model="any", input=[1, 2, 3])

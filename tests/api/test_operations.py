@@ -27,8 +27,8 @@ async def test_an_operator_sees_lag_usage_and_rebuilds_the_tenants_rows(serve: S
         await ann.post("/api/threads/t/turns", json=SAID)
         await ann.get("/api/threads/t/turns")  # waits until the rows exist
         lag = (await admin.get("/api/operations/lag")).json()
-        assert "messages" in {one["projection"] for one in lag["projections"]}
-        assert {one["job"] for one in (await admin.get("/api/operations/schedule")).json()} >= {"decay", "caches"}
+        assert "messages" in {row["projection"] for row in lag["projections"]}
+        assert {job["job"] for job in (await admin.get("/api/operations/schedule")).json()} >= {"decay", "caches"}
         empty: Any = {"items": [], "next": None}
         for path, none in (("/api/operations/usage", empty), ("/api/operations/users/ann/usage", [])):
             assert (await admin.get(path)).json() == none
@@ -42,7 +42,7 @@ async def test_an_operator_sees_lag_usage_and_rebuilds_the_tenants_rows(serve: S
         async with admin.stream("GET", f"{path}/events") as response:
             lines = [line async for line in response.aiter_lines() if line.startswith(("event:", "data:"))]
         assert lines[-2] == "event: done", lines
-        assert "messages" in {one["projection"] for one in json.loads(lines[-1][5:])["result"]}
+        assert "messages" in {row["projection"] for row in json.loads(lines[-1][5:])["result"]}
         assert len((await ann.get("/api/threads/t/turns")).json()["items"]) == 1
         assert (await admin.get(path)).json()["state"] == "done"
         assert (await ann.get(path)).status_code == 404
@@ -74,8 +74,8 @@ async def test_operators_see_only_dead_letters_of_their_tenant(serve: Serve) -> 
         subject = publish_subject("default", "t", "turn_recorded")
         seq = (await api.runtime.log.nc.jetstream().publish(subject, b"{")).seq
         await api.runtime.wait_until_projected()
-        found = (await admin.get("/api/operations/dead-letters")).json()["items"]
-        assert {one["seq"] for one in found} == {seq}
+        letters = (await admin.get("/api/operations/dead-letters")).json()["items"]
+        assert {letter["seq"] for letter in letters} == {seq}
         letter = f"/api/operations/dead-letters/{seq}"
         assert (await admin.get(letter)).json()["event"] == "{"
         assert (await other.get("/api/operations/dead-letters")).json()["items"] == []
@@ -84,11 +84,11 @@ async def test_operators_see_only_dead_letters_of_their_tenant(serve: Serve) -> 
             await other.post(f"{letter}/drop", json={}),
             await other.post("/api/operations/dead-letters/retry", json={"seq": seq}),
         ]
-        assert [one.status_code for one in refused] == [404, 404, 404]
+        assert [answer.status_code for answer in refused] == [404, 404, 404]
         again = await admin.post("/api/operations/dead-letters/retry", json={"seq": seq})
         assert again.json() == {"applied": [], "parked": [seq]}
         assert (await admin.post(f"{letter}/drop", json={})).status_code == 200
-        assert {one["status"] for one in (await admin.get("/api/operations/dead-letters")).json()["items"]} == {
+        assert {letter["status"] for letter in (await admin.get("/api/operations/dead-letters")).json()["items"]} == {
             "dropped"
         }
 
@@ -98,7 +98,7 @@ async def test_keys_open_routes_until_they_are_revoked_and_tickets_once(serve: S
         made = (await admin.post("/api/operations/keys", json={"user": "root", "scopes": ["read"]})).json()
         header = {"Authorization": f"Bearer {made['key']}"}
         assert (await ann.get("/api/threads", headers=header)).status_code == 200
-        assert [one["id"] for one in (await admin.get("/api/operations/keys")).json()["items"]] == [made["id"]]
+        assert [key["id"] for key in (await admin.get("/api/operations/keys")).json()["items"]] == [made["id"]]
         revoked = await admin.delete(f"/api/operations/keys/{made['id']}")
         assert (revoked.status_code, revoked.json()["revoked_at"] is None) == (200, False)
         assert (await ann.get("/api/threads", headers=header)).status_code == 401
@@ -122,14 +122,14 @@ async def test_a_key_cannot_create_a_key_with_more_rights(serve: Serve) -> None:
         anns = await create_key(api.runtime, "default", "ann")
         foreign = await create_key(api.runtime, "other", "op", "admin", ["keys"])
 
-        async def sent(by: NewKey, method: str = "POST", path: str = "", **given: Any) -> httpx2.Response:
+        async def sent(by: NewKey, method: str = "POST", path: str = "", **fields: Any) -> httpx2.Response:
             header = {"Authorization": f"Bearer {by.key}"}
             async with httpx2.AsyncClient(base_url=api.url, headers=header, timeout=60) as client:
-                body = {"json": given} if method == "POST" else {}
+                body = {"json": fields} if method == "POST" else {}
                 return await client.request(method, f"/api/operations/keys{path}", **body)
 
         async def listed(by: NewKey) -> set[str]:
-            return {one["id"] for one in (await sent(by, "GET")).json()["items"]}
+            return {item["id"] for item in (await sent(by, "GET")).json()["items"]}
 
         for refused in (
             await sent(operator, "GET"),

@@ -57,7 +57,7 @@ async def test_a_removal_that_is_not_projected_yet_ends_the_ownership(
 
 
 async def test_a_thread_deleted_by_one_server_is_refused_by_another_at_once(serve: Serve) -> None:
-    async with serve() as one, serve() as two, one.client("ann") as ann, two.client("ann") as elsewhere:
+    async with serve() as first, serve() as second, first.client("ann") as ann, second.client("ann") as elsewhere:
         await begin(ann)
         assert (await elsewhere.post(URL, json=TURN)).status_code == 201
         assert (await elsewhere.delete("/api/threads/t")).status_code == 204

@@ -43,7 +43,7 @@ async def test_every_list_takes_a_cursor(serve: Serve) -> None:
             answer = methods.get("get", {}).get("responses", {}).get("200", {}).get("content", {})
             schema = answer.get("application/json", {}).get("schema", {})
             named = schemas.get(schema.get("$ref", "").rpartition("/")[2], {})
-            taken = {one["name"] for one in methods.get("get", {}).get("parameters", [])}
+            taken = {parameter["name"] for parameter in methods.get("get", {}).get("parameters", [])}
             if {"items", "next"} <= named.get("properties", {}).keys() or "cursor" in taken:
                 assert {"cursor", "limit"} <= taken, path
                 pages.add(path)
@@ -105,14 +105,14 @@ async def test_pages_repeat_nothing_and_leave_nothing_out_while_others_write(ser
         for path, (write, name) in (await lists(api, ann)).items():
             for n in range(5):
                 await write(n)
-            first = [(one[name], one.get("projection")) for one in (await ann.get(path)).json()["items"]]
+            first = [(item[name], item.get("projection")) for item in (await ann.get(path)).json()["items"]]
             assert len(first) >= 4, path  # four questions for five birthdays
             seen: list[Any] = []
             cursor, n = None, 5
             while True:
                 page = (await ann.get(path, params={"limit": 2} | ({"cursor": cursor} if cursor else {}))).json()
                 assert len(page["items"]) <= 2, path
-                seen += [(one[name], one.get("projection")) for one in page["items"]]
+                seen += [(item[name], item.get("projection")) for item in page["items"]]
                 if (cursor := page["next"]) is None:
                     break
                 if n < 7:
@@ -135,9 +135,9 @@ async def test_conversations_link_to_their_next_page(serve: Serve) -> None:
         for name in "abc":
             await ann.post("/api/threads", json={"thread": name})
         response = await ann.get("/api/conversations", params={"limit": 2})
-        assert [one["id"] for one in response.json()] == ["c", "b"]
+        assert [conversation["id"] for conversation in response.json()] == ["c", "b"]
         response = await ann.get(response.links["next"]["url"])
-        assert [one["id"] for one in response.json()] == ["a"]
+        assert [conversation["id"] for conversation in response.json()] == ["a"]
         assert "next" not in response.links
 
 
@@ -150,7 +150,7 @@ async def test_a_cursor_of_another_list_is_refused(serve: Serve, path: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("path", "place"),
+    ("path", "position"),
     [
         ("/api/threads", (NOW, "a\0b")),
         ("/api/memories", (NOW, 2**63, str(UUID(int=1)))),
@@ -160,10 +160,10 @@ async def test_a_cursor_of_another_list_is_refused(serve: Serve, path: str) -> N
     ],
 )
 async def test_a_cursor_that_postgres_could_not_read_is_refused(
-    serve: Serve, path: str, place: tuple[str | int, ...]
+    serve: Serve, path: str, position: tuple[str | int, ...]
 ) -> None:
     async with serve() as api, api.client() as ann:
-        refused = await ann.get(path, params={"cursor": cursor_of(*place)})
+        refused = await ann.get(path, params={"cursor": cursor_of(*position)})
         assert (refused.status_code, refused.json()["code"]) == (422, "bad-cursor"), refused.text
 
 
@@ -171,4 +171,4 @@ async def test_a_cursor_with_an_impossible_count_begins_with_the_first_item(serv
     async with serve() as api, api.client() as ann:
         await ann.post("/api/entities", json={"type": "PERSON", "name": "Mia"})
         page = await ann.get("/api/entities", params={"cursor": cursor_of(2**40, NOW, "PERSON", "Mia")})
-        assert [one["name"] for one in page.json()["items"]] == ["Mia"]
+        assert [entity["name"] for entity in page.json()["items"]] == ["Mia"]

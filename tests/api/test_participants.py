@@ -112,20 +112,20 @@ async def test_a_reader_reads_and_a_member_appends(people: Clients) -> None:
     refused = await cy.post(TURNS, json=said("me too"))
     assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
     for reader in (bob, cy):
-        assert [one["thread"] for one in (await reader.get("/api/threads")).json()["items"]] == ["team"]
+        assert [thread["thread"] for thread in (await reader.get("/api/threads")).json()["items"]] == ["team"]
         assert (await reader.get("/api/threads/team")).json()["user"] == "ann"
         assert len((await reader.get(TURNS)).json()["items"]) == 2
         messages = (await reader.get("/api/threads/team/context")).json()["messages"]
-        assert [(one["name"], one["content"]) for one in messages[-2:]] == [
+        assert [(message["name"], message["content"]) for message in messages[-2:]] == [
             ("ann", "We plan the trip."),
             ("bob", "I am allergic to nuts."),
         ]
-        found = (await reader.post("/api/recall", json={"query": "nuts", "thread": "team"})).json()["items"]
-        assert found[0]["text"] == "I am allergic to nuts."
+        items = (await reader.post("/api/recall", json={"query": "nuts", "thread": "team"})).json()["items"]
+        assert items[0]["text"] == "I am allergic to nuts."
         for speaker, text in (("bob", "I am allergic to nuts."), ("ann", "We plan the trip.")):
             asked = {"query": "trip nuts", "thread": "team", "speaker": speaker}
             answer = (await reader.post("/api/recall", json=asked)).json()
-            assert ([one["text"] for one in answer["items"]], answer["memories"]) == ([text], [])
+            assert ([item["text"] for item in answer["items"]], answer["memories"]) == ([text], [])
     assert (await ann.delete(f"{PEOPLE}/bob")).status_code == 204
     assert (await bob.get(TURNS)).status_code == 404
     assert (await cy.delete(f"{PEOPLE}/cy")).status_code == 204
@@ -146,7 +146,11 @@ async def test_commands_share_a_conversation_as_requests_do(api: Api, people: Cl
     await by_command.remove(api.runtime, "team", "dan")
     assert (await people["dan"].get(TURNS)).status_code == 404
     listed = await by_command.list_(api.runtime, "team")
-    assert [(one["user"], one["agreed"]) for one in listed.document] == [("bob", True), ("cy", True), ("eve", False)]
+    assert [(participant["user"], participant["agreed"]) for participant in listed.document] == [
+        ("bob", True),
+        ("cy", True),
+        ("eve", False),
+    ]
     with pytest.raises(NotFound):
         await by_command.role(api.runtime, "team", "dan", "member")
     with pytest.raises(NotFound):
@@ -193,9 +197,9 @@ async def test_memories_of_a_named_speaker_belong_only_to_the_bound_user(serve: 
             await extract_memories(api.runtime, "default", "team", user)
         remembered = {}
         for user in ("bob", "bot"):
-            found = await bot.get("/api/memories", headers={"X-Turnlog-User": user})
-            remembered[user] = [one["content"] for one in found.json()["items"]]
-    assert [("nuts" in one) for one in remembered["bob"]] == [True]
+            answer = await bot.get("/api/memories", headers={"X-Turnlog-User": user})
+            remembered[user] = [memory["content"] for memory in answer.json()["items"]]
+    assert [("nuts" in content) for content in remembered["bob"]] == [True]
     assert remembered["bot"] == []
 
 
@@ -211,5 +215,5 @@ async def test_an_erased_participant_leaves_no_word_in_the_conversation_of_anoth
         if rebuilt:
             await rebuild(api.runtime, "thread_activity", no_progress)
         assert [turn["content"] for turn in (await ann.get(TURNS)).json()["items"]] == ["We plan the trip.", ERASED]
-        assert [one["user"] for one in (await ann.get(PEOPLE)).json()] == ["cy", "dan"]
+        assert [participant["user"] for participant in (await ann.get(PEOPLE)).json()] == ["cy", "dan"]
         assert (await bob.get(TURNS)).status_code == 404

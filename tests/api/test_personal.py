@@ -19,14 +19,14 @@ SAID = {"turns": [{"role": "user", "content": "My corgi is called Sesame."}]}
 
 async def finished(client: httpx2.AsyncClient, begun: httpx2.Response) -> dict[str, Any]:
     assert begun.status_code == 202, begun.text
-    found: dict[str, Any] = {}
+    job: dict[str, Any] = {}
 
     async def ended() -> bool:
-        found.update((await client.get(f"/api/jobs/{begun.json()['id']}")).json())
-        return found["state"] != "running"
+        job.update((await client.get(f"/api/jobs/{begun.json()['id']}")).json())
+        return job["state"] != "running"
 
     await eventually(ended)
-    return found
+    return job
 
 
 async def test_the_timeline_has_all_blocks_in_order(serve: Serve) -> None:
@@ -38,9 +38,9 @@ async def test_the_timeline_has_all_blocks_in_order(serve: Serve) -> None:
     ]
     async with serve() as api, api.client() as ann, api.client("bob") as bob:
         await ann.post("/api/threads/t/turns", json={"turns": said})
-        assert [one["id"] for one in (await ann.get("/api/conversations")).json()] == ["t"]
+        assert [conversation["id"] for conversation in (await ann.get("/api/conversations")).json()] == ["t"]
         history = (await ann.get("/api/chat/history", params={"thread_id": "t"})).json()
-        assert [one["blocks"] for one in history] == [
+        assert [message["blocks"] for message in history] == [
             [{"type": "text", "text": "Weather?"}],
             [
                 {"type": "text", "text": "Let me look."},
@@ -66,7 +66,7 @@ async def test_events_of_a_thread_stream_and_continue_after_the_last_id(serve: S
                             seen.append(json.loads(line[6:]))
                             if seen[-1]["event"]["data"].get("content") == more:
                                 break
-        said = [one["event"]["data"]["content"] for one in seen if one["type"] == "turn_recorded"]
+        said = [event["event"]["data"]["content"] for event in seen if event["type"] == "turn_recorded"]
         assert said == [SAID["turns"][0]["content"], "first", "second"]
 
 
@@ -74,7 +74,7 @@ async def test_a_client_that_leaves_a_stream_leaves_nothing_behind(
     serve: Serve, log: Log, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def readers() -> set[str]:
-        return {one.name for one in await log.nc.jetstream().consumers_info(STREAM)}
+        return {consumer.name for consumer in await log.nc.jetstream().consumers_info(STREAM)}
 
     async with serve() as api, api.client() as ann:
         await ann.post("/api/threads/t/turns", json=SAID)
@@ -92,13 +92,13 @@ async def test_a_client_that_leaves_a_stream_leaves_nothing_behind(
             return await readers() == before
 
         await eventually(are_gone)
-    assert not [one for one in caplog.messages if "internal error" in one]
+    assert not [message for message in caplog.messages if "internal error" in message]
 
 
 async def test_a_person_exports_everything_clears_a_part_and_is_erased(serve: Serve) -> None:
     async with serve() as api, api.client() as ann, api.client("bob") as bob, api.client(scopes=["read"]) as reader:
-        for one in (ann, bob):
-            await one.post(f"/api/threads/of-{one is ann}/turns", json=SAID)
+        for client in (ann, bob):
+            await client.post(f"/api/threads/of-{client is ann}/turns", json=SAID)
         await ann.post("/api/memories", json={"content": "Ann likes tea. Her mail is ann@example.com."})
         assert (await reader.post("/api/export", json={})).status_code == 403
         job = await finished(ann, await ann.post("/api/export"))

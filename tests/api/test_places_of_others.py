@@ -46,8 +46,8 @@ async def test_nobody_else_can_continue_an_answer(serve: Serve) -> None:
             seq, last = events[0]["data"]["seq"], events[-2]["id"]
             path, headers = f"/api/threads/t/answers/{seq}", {"Last-Event-ID": last}
             assert (await ann.get(path, headers=headers)).status_code == 200
-            for given in ({"user": "bob"}, {"user": "ann", "tenant": "other"}):
-                async with api.client(**given) as other:
+            for somebody in ({"user": "bob"}, {"user": "ann", "tenant": "other"}):
+                async with api.client(**somebody) as other:
                     assert (await other.get(path, headers=headers)).status_code == 404
                     await other.post("/api/threads/mine/turns", json=MINE)
                     own = await other.get(f"/api/threads/mine/answers/{seq}", headers=headers)
@@ -68,11 +68,11 @@ async def test_an_mcp_session_id_gives_no_access(serve: Serve) -> None:
         begun = await asked(ann, "initialize", None, **about)
         assert begun.status_code == 200, begun.text
         for session in (begun.headers.get("Mcp-Session-Id"), "1", "ann"):
-            found = await asked(bob, "tools/call", session, name="memories", arguments={})
-            assert found.status_code == 200 and "Ann likes tea." not in found.text
+            answer = await asked(bob, "tools/call", session, name="memories", arguments={})
+            assert answer.status_code == 200 and "Ann likes tea." not in answer.text
             await bob.delete("/mcp", headers=MCP | {"Mcp-Session-Id": session or "ann"})
-            found = await asked(ann, "tools/call", session, name="memories", arguments={})
-            assert "Ann likes tea." in found.text
+            answer = await asked(ann, "tools/call", session, name="memories", arguments={})
+            assert "Ann likes tea." in answer.text
 
 
 async def texts_of(client: httpx2.AsyncClient, threads: list[str]) -> str:
@@ -92,13 +92,13 @@ async def test_nobody_forks_the_conversation_of_another(victim: tuple[Api, httpx
     name."""
     api, ann, seq = victim
     before = (await ann.get("/api/threads/t/turns")).json()
-    for given in ({"user": "bob"}, {"user": "ann", "tenant": "other"}):
-        async with api.client(**given) as other, openai_client(api, **given) as v1:
+    for somebody in ({"user": "bob"}, {"user": "ann", "tenant": "other"}):
+        async with api.client(**somebody) as other, openai_client(api, **somebody) as v1:
             forked = await other.post("/api/threads/t/forks", json={"at_seq": seq, "thread": "f"})
             assert forked.status_code == 404, forked.text
             resent: list[Any] = [*MINE["turns"][:1], {"role": "assistant", "content": "So it is yours."}]
             resent = [*resent, {"role": "user", "content": "And now?"}]
-            if given.get("tenant") is None:
+            if somebody.get("tenant") is None:
                 headers = {"X-Turnlog-Thread": "t"}
                 named = await v1.chat.completions.with_raw_response.create(
                     model="m", messages=resent, extra_headers=headers
@@ -108,12 +108,12 @@ async def test_nobody_forks_the_conversation_of_another(victim: tuple[Api, httpx
             assert raw.headers["X-Turnlog-Thread"] != "t"
             edited = [*resent[:2], {"role": "user", "content": "Tell me more."}]
             await v1.chat.completions.create(model="m", messages=edited)
-            own = [one["thread"] for one in (await other.get("/api/threads")).json()["items"]]
+            own = [thread["thread"] for thread in (await other.get("/api/threads")).json()["items"]]
             assert "t" not in own and "f" not in own
             info = [(await other.get(f"/api/threads/{thread}")).json() for thread in own]
-            assert {one.get("parent") for one in info} <= {None, *own}
+            assert {thread_info.get("parent") for thread_info in info} <= {None, *own}
             await other.post("/api/threads/source/turns", json=MINE)
             last = (await other.get("/api/threads/source/turns")).json()["items"][-1]["seq"]
             into = await other.post("/api/threads/source/forks", json={"at_seq": last, "thread": "t"})
-            assert into.status_code == (409 if given.get("tenant") is None else 201)
+            assert into.status_code == (409 if somebody.get("tenant") is None else 201)
     assert (await ann.get("/api/threads/t/turns")).json() == before

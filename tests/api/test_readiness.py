@@ -25,9 +25,9 @@ async def readiness(client: httpx2.AsyncClient) -> tuple[int, dict[str, Any]]:
 
 async def red(client: httpx2.AsyncClient, part: str, name: str) -> None:
     async def is_red() -> bool:
-        status, found = await readiness(client)
-        assert found["ready"] == (status == 200)
-        return status == 503 and name in found[part]
+        status, document = await readiness(client)
+        assert document["ready"] == (status == 200)
+        return status == 503 and name in document[part]
 
     await eventually(is_red)
 
@@ -65,10 +65,10 @@ async def test_a_request_whose_statement_takes_too_long_ends(serve: Serve, monke
 
 
 async def test_an_agent_whose_model_hangs_is_named(serve: Serve, model: MemoryServer) -> None:
-    given: dict[str, Any] = {"api_base_url": model.url, "model": "m", "model_timeout_s": 600}
+    settings: dict[str, Any] = {"api_base_url": model.url, "model": "m", "model_timeout_s": 600}
     model.hang()
     async with (
-        serve("agent", reactor_stalled_after_s=STOPPED_S, **given) as api,
+        serve("agent", reactor_stalled_after_s=STOPPED_S, **settings) as api,
         api.client() as ann,
         asyncio.TaskGroup() as group,
     ):
@@ -84,33 +84,33 @@ async def test_an_agent_that_works_through_a_backlog_is_ready(serve: Serve, mode
     """Each answer takes a third of the time after which the agent counts as stopped; all answers together take twice
     that time."""
     questions = 6
-    given: dict[str, Any] = {"api_base_url": model.url, "model": "m", "agent_parallel": 1}
+    settings: dict[str, Any] = {"api_base_url": model.url, "model": "m", "agent_parallel": 1}
     for _ in range(questions):
         model.reply("slow", delay=2 * STOPPED_S)
     async with (
-        serve("agent", reactor_stalled_after_s=6 * STOPPED_S, **given) as api,
+        serve("agent", reactor_stalled_after_s=6 * STOPPED_S, **settings) as api,
         api.client() as ann,
         asyncio.TaskGroup() as group,
     ):
         users = [api.client(f"user{number}") for number in range(questions)]
         async with users[0] as a, users[1] as b, users[2] as c, users[3] as d, users[4] as e, users[5] as f:
             asked = [
-                group.create_task(one.post(f"/api/threads/{at}/answers", json={"message": "hello"}))
-                for at, one in enumerate((a, b, c, d, e, f))
+                group.create_task(user.post(f"/api/threads/{at}/answers", json={"message": "hello"}))
+                for at, user in enumerate((a, b, c, d, e, f))
             ]
 
             async def all_answered() -> bool:
-                status, found = await readiness(ann)
-                assert status == 200, found
-                return all(one.done() for one in asked)
+                status, document = await readiness(ann)
+                assert status == 200, document
+                return all(task.done() for task in asked)
 
             await eventually(all_answered)
-            assert {one.result().status_code for one in asked} == {201}
+            assert {task.result().status_code for task in asked} == {201}
 
 
 async def test_an_agent_whose_model_is_away_is_ready(serve: Serve) -> None:
-    given: dict[str, Any] = {"api_base_url": "http://127.0.0.1:9/v1", "model": "m"}
-    async with serve("agent", **given) as api, api.client() as ann:
+    settings: dict[str, Any] = {"api_base_url": "http://127.0.0.1:9/v1", "model": "m"}
+    async with serve("agent", **settings) as api, api.client() as ann:
         for _ in range(3):
             answer = await ann.post("/api/threads/t/answers", json={"message": "hello"})
             assert (answer.status_code, answer.json()["code"]) == (502, "no-answer")

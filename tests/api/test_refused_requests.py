@@ -22,7 +22,7 @@ async def api(serve: Serve) -> AsyncIterator[Api]:
 
 
 async def names(client: httpx2.AsyncClient) -> list[str]:
-    return [one["thread"] for one in (await client.get("/api/threads")).json()["items"]]
+    return [thread["thread"] for thread in (await client.get("/api/threads")).json()["items"]]
 
 
 @pytest.mark.parametrize(

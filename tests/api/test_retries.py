@@ -103,7 +103,9 @@ async def test_a_retry_on_another_process_attaches_to_the_running_answer(
         await eventually(lambda: asyncio.sleep(0, bool(other.runtime.cached(_Queues))))
         go_on.set()
         replies = await asyncio.gather(first, retry)
-        assert [one.status_code for one in replies] == [200, 200] and all("answer" in one.text for one in replies)
+        assert [reply.status_code for reply in replies] == [200, 200] and all(
+            "answer" in reply.text for reply in replies
+        )
         for name in ("X-Turnlog-Thread", "X-Turnlog-Receipt"):
             assert replies[0].headers[name] == replies[1].headers[name]
         model.fail(400)
@@ -111,8 +113,8 @@ async def test_a_retry_on_another_process_attaches_to_the_running_answer(
         assert (await ask(other.runtime.api_url, 1, "And now?")).status_code == 200
         said = [
             turn["content"]
-            for one in (await ann.get("/api/threads")).json()["items"]
-            for turn in (await ann.get(f"/api/threads/{one['thread']}/turns")).json()["items"]
+            for listed in (await ann.get("/api/threads")).json()["items"]
+            for turn in (await ann.get(f"/api/threads/{listed['thread']}/turns")).json()["items"]
         ]
         assert sorted(said) == sorted(["Hello.", "answer", "And now?", "echo: And now?"])
         assert len(model.asked("answer")) == 3

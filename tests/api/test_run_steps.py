@@ -72,18 +72,18 @@ async def test_each_step_of_a_run_is_a_span_and_the_request_counts_once(
         steps = (await ann.get(f"/api/runs/{run['run_id']}")).json()["steps"]
     assert [now - then for now, then in zip(after, before, strict=True)] == [1, 0, 1]
     assert limits["agent_per_minute"]["used"] == 1 and limits["user_per_minute"]["used"] == 1
-    found = {
+    by_name = {
         span.name: span for span in spans.get_finished_spans() if "gen_ai.operation.name" in (span.attributes or {})
     }
     run_span, first, second = (
-        found[name] for name in ("invoke_workflow advising", "invoke_agent orchestrator", "invoke_agent profile")
+        by_name[name] for name in ("invoke_workflow advising", "invoke_agent orchestrator", "invoke_agent profile")
     )
     assert _of(run_span)["gen_ai.workflow.name"] == "advising"
     for span in (first, second):
         assert span.parent is not None and span.parent.span_id == run_span.get_span_context().span_id
         assert _of(span)["gen_ai.conversation.id"] == "t" and _of(span)["gen_ai.usage.input_tokens"] > 0
     for tool, failed in (("update_profile", True), ("get_profile", False)):
-        span = found[f"execute_tool {tool}"]
+        span = by_name[f"execute_tool {tool}"]
         assert span.parent is not None and span.parent.span_id == second.get_span_context().span_id
         assert (_of(span)["gen_ai.tool.name"], _of(span)["gen_ai.tool.type"]) == (tool, "function")
         assert _of(span).get("error.type") == ("tool_error" if failed else None)

@@ -34,12 +34,14 @@ async def test_each_question_is_answered_after_the_one_before(api: Api, model: M
             for number in range(rounds):
                 thread = f"{ask.__name__}-{at_once}-{number}"
                 seen = len(model.asked("answer"))
-                questions = [f"Question {number}.{one}?" for one in range(at_once)]
-                asked = await asyncio.gather(*(ask(ann, thread, one) for one in questions))
-                assert [one.status_code // 100 for one in asked] == [2] * at_once, [one.text for one in asked]
+                questions = [f"Question {number}.{position}?" for position in range(at_once)]
+                asked = await asyncio.gather(*(ask(ann, thread, question) for question in questions))
+                assert [answered.status_code // 100 for answered in asked] == [2] * at_once, [
+                    answered.text for answered in asked
+                ]
                 said = await turns(ann, thread)
                 assert sorted(said[::2]) == questions
-                assert said[1::2] == [f"echo: {one}" for one in said[::2]]
+                assert said[1::2] == [f"echo: {question}" for question in said[::2]]
                 sent = [
                     [
                         wire["content"]
@@ -58,14 +60,14 @@ async def test_two_sockets_of_one_topic_take_turns(api: Api, model: MemoryServer
             came = [json.loads(await ws.recv())]
             while came[-1]["type"] not in ("streaming_end", "error"):
                 came.append(json.loads(await ws.recv()))
-        return [one["type"] for one in came]
+        return [message["type"] for message in came]
 
     for types in await asyncio.gather(ask("One?"), ask("Two?")):
         assert (types[0], types[-1]) == ("message_saved", "streaming_end")
     async with api.client("ann") as ann:
         said = await turns(ann, "t")
     assert sorted(said[::2]) == ["One?", "Two?"]
-    assert said[1::2] == [f"echo: {one}" for one in said[::2]]
+    assert said[1::2] == [f"echo: {question}" for question in said[::2]]
 
 
 async def test_two_answers_to_the_same_turn_are_made_at_once_and_the_second_is_a_fork(
@@ -75,23 +77,23 @@ async def test_two_answers_to_the_same_turn_are_made_at_once_and_the_second_is_a
         await completion(ann, "t", "Hello.")
         history = [user("Hello."), {"role": "assistant", "content": "echo: Hello."}, user("Which is better?")]
         before, go_on = len(model.requests), threading.Event()
-        model.first["answer"] = [Step(text=f"answer {one}", until=go_on) for one in (1, 2)]
+        model.first["answer"] = [Step(text=f"answer {number}", until=go_on) for number in (1, 2)]
         both = [asyncio.create_task(completion(ann, "t", "", messages=history)) for _ in range(2)]
         await asyncio.to_thread(model.wait_for_requests, before + 2)
         go_on.set()
         done = await asyncio.gather(*both)
-        threads = [one.headers["X-Turnlog-Thread"] for one in done]
+        threads = [reply.headers["X-Turnlog-Thread"] for reply in done]
         assert len(set(threads)) == 2 and "t" in threads
-        for one in done:
-            said = one.json()["choices"][0]["message"]["content"]
-            assert await turns(ann, one.headers["X-Turnlog-Thread"]) == [*(m["content"] for m in history), said]
+        for reply in done:
+            said = reply.json()["choices"][0]["message"]["content"]
+            assert await turns(ann, reply.headers["X-Turnlog-Thread"]) == [*(m["content"] for m in history), said]
 
 
 async def test_a_failed_answer_lets_the_next_question_through(api: Api, model: MemoryServer) -> None:
     async with api.client("ann", role="vip") as ann:
         model.fail(400, message="no")
-        asked = await asyncio.gather(*(completion(ann, "t", one) for one in ("One?", "Two?")))
-        assert sorted(one.status_code == 200 for one in asked) == [False, True]
+        asked = await asyncio.gather(*(completion(ann, "t", question) for question in ("One?", "Two?")))
+        assert sorted(reply.status_code == 200 for reply in asked) == [False, True]
 
 
 async def test_the_waiting_questions_of_a_conversation_are_limited(
@@ -103,7 +105,7 @@ async def test_the_waiting_questions_of_a_conversation_are_limited(
         model.first["answer"] = [Step(text="first", until=go_on)]
         first = asyncio.create_task(completion(ann, "t", "One?"))
         await asyncio.to_thread(model.wait_for_requests, before + 1)
-        others = [asyncio.create_task(completion(ann, "t", one)) for one in ("Two?", "Three?")]
+        others = [asyncio.create_task(completion(ann, "t", question)) for question in ("Two?", "Three?")]
         done, _ = await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
         [refused] = done
         assert (refused.result().status_code, "in this conversation" in refused.result().text) == (429, True)

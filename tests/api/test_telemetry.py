@@ -31,16 +31,17 @@ def spans() -> Iterator[InMemorySpanExporter]:
 def samples(page: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     """Returns the samples by name and labels, without labels that name the process."""
     return {
-        (one.name, frozenset((name, value) for name, value in one.labels.items() if name not in ("role", "process"))): (
-            one.value
-        )
+        (
+            sample.name,
+            frozenset((name, value) for name, value in sample.labels.items() if name not in ("role", "process")),
+        ): sample.value
         for family in text_string_to_metric_families(page)
-        for one in family.samples
+        for sample in family.samples
     }
 
 
-def named(found: tuple[ReadableSpan, ...], name: str) -> list[ReadableSpan]:
-    return [one for one in found if one.name == name]
+def named(finished: tuple[ReadableSpan, ...], name: str) -> list[ReadableSpan]:
+    return [span for span in finished if span.name == name]
 
 
 def trace_of(span: ReadableSpan) -> str:
@@ -55,26 +56,28 @@ async def test_a_question_is_one_trace_that_projectors_link_to(
             "/api/threads/traced/answers", params={"x": SECRET}, json={"message": SECRET}, headers=PARENT
         )
         assert asked.status_code == 201, asked.text
-        events = [one.event async for one in api.runtime.log.read_thread("default", "traced")]
+        events = [recorded.event async for recorded in api.runtime.log.read_thread("default", "traced")]
         await api.runtime.wait_until_projected()
 
         async def answer_projected() -> bool:
-            sent = {one.traceparent for one in events}
+            sent = {event.traceparent for event in events}
             return sent <= linked_to(spans.get_finished_spans())
 
         await eventually(answer_projected)
-        found = spans.get_finished_spans()
-    assert {str(one.traceparent).split("-")[1] for one in events} == {TRACE}, "turn, request, answer, receipt and usage"
+        finished = spans.get_finished_spans()
+    assert {str(event.traceparent).split("-")[1] for event in events} == {TRACE}, (
+        "turn, request, answer, receipt and usage"
+    )
     for name in (f"POST {ROUTE}", "process agent", "invoke_agent orchestrator", "chat m"):
-        assert {trace_of(one) for one in named(found, name)} == {TRACE}, name
-    assert {trace_of(one) for one in named(found, "project")}.isdisjoint({TRACE})
-    assert named(found, "chat m")[0].attributes["gen_ai.usage.output_tokens"] > 0
-    assert SECRET not in "".join(one.to_json() for one in found)
+        assert {trace_of(span) for span in named(finished, name)} == {TRACE}, name
+    assert {trace_of(span) for span in named(finished, "project")}.isdisjoint({TRACE})
+    assert named(finished, "chat m")[0].attributes["gen_ai.usage.output_tokens"] > 0
+    assert SECRET not in "".join(span.to_json() for span in finished)
 
 
-def linked_to(found: tuple[ReadableSpan, ...]) -> set[str]:
-    links = [link.context for one in named(found, "project") for link in one.links]
-    return {f"00-{one.trace_id:032x}-{one.span_id:016x}-{one.trace_flags:02x}" for one in links}
+def linked_to(finished: tuple[ReadableSpan, ...]) -> set[str]:
+    links = [link.context for span in named(finished, "project") for link in span.links]
+    return {f"00-{link.trace_id:032x}-{link.span_id:016x}-{link.trace_flags:02x}" for link in links}
 
 
 async def test_the_trace_of_a_producer_goes_on_without_the_sdk(serve: Serve, model: MemoryServer) -> None:
@@ -82,9 +85,9 @@ async def test_the_trace_of_a_producer_goes_on_without_the_sdk(serve: Serve, mod
         with tracing.span("a producer's", parent=PARENT["traceparent"]):
             async for _ in ask(api.runtime, "default", "carried", "hello", user="ann"):
                 pass
-        events = [one.event async for one in api.runtime.log.read_thread("default", "carried")]
+        events = [recorded.event async for recorded in api.runtime.log.read_thread("default", "carried")]
     assert len(events) == 5
-    assert {one.traceparent for one in events} == {PARENT["traceparent"]}
+    assert {event.traceparent for event in events} == {PARENT["traceparent"]}
 
 
 async def test_metrics_count_requests_by_route_and_contain_no_names(serve: Serve, model: MemoryServer) -> None:

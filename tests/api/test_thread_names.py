@@ -14,9 +14,9 @@ pytestmark = pytest.mark.slow
 
 
 async def said(user: httpx2.AsyncClient, thread: str = "main") -> list[str]:
-    found = await user.get(f"/api/threads/{thread}/turns")
-    assert found.status_code == 200, found.text
-    return [turn["content"] for turn in found.json()["items"] if turn["role"] == "user"]
+    page = await user.get(f"/api/threads/{thread}/turns")
+    assert page.status_code == 200, page.text
+    return [turn["content"] for turn in page.json()["items"] if turn["role"] == "user"]
 
 
 @pytest.mark.parametrize("ask", [completion, response, answer, controller, message, graph])
@@ -24,7 +24,7 @@ async def test_two_users_can_use_one_name_for_separate_conversations(api: Api, a
     async with api.client("ann", role="vip") as ann, api.client("bob", role="vip") as bob:
         first = await asyncio.gather(ask(ann, "main", "Ann one."), ask(bob, "main", "Bob one."))
         second = [await ask(user, "main", text) for user, text in ((ann, "Ann two."), (bob, "Bob two."))]
-        assert all(one.status_code < 300 for one in (*first, *second)), [one.text for one in (*first, *second)]
+        assert all(reply.status_code < 300 for reply in (*first, *second)), [reply.text for reply in (*first, *second)]
         assert await said(ann) == ["Ann one.", "Ann two."]
         assert await said(bob) == ["Bob one.", "Bob two."]
         ids = [(await user.get("/api/threads/main")).json()["thread"] for user in (ann, bob)]
@@ -65,14 +65,14 @@ async def test_sockets_and_tools_use_the_conversation_of_their_user(api: Api) ->
         return came
 
     for user in ("ann", "bob"):
-        assert [one["type"] for one in await ask(user)].count("streaming_end") == 2
+        assert [message["type"] for message in await ask(user)].count("streaming_end") == 2
         async with api.client(user) as client:
             assert await said(client) == [f"{user} one.", f"{user} two."]
         async with mcp_of(api, user) as tools:
             seen = str(await tools.call_tool("context", {"thread_id": "main"}))
             assert f"{user} two." in seen
-            found = await tools.call_tool("recall", {"query": "one", "thread_id": "main"})
-            assert not found.is_error
+            recalled = await tools.call_tool("recall", {"query": "one", "thread_id": "main"})
+            assert not recalled.is_error
 
 
 async def test_sessions_and_forks_of_the_same_name_belong_to_their_user(api: Api) -> None:
@@ -119,6 +119,6 @@ async def test_nobody_can_take_the_id_of_another_users_named_conversation(api: A
         for name in (his["thread"], "other-of-0123456789abcdef"):
             await eve.post(f"/api/threads/{name}/turns", json={"turns": [{"role": "user", "content": "Eve."}]})
         assert not {his["thread"], "other-of-0123456789abcdef"} & {
-            one["thread"] for one in (await eve.get("/api/threads")).json()["items"]
+            thread["thread"] for thread in (await eve.get("/api/threads")).json()["items"]
         }
         assert (await answer(bob, "main", "Again.")).status_code == 404

@@ -18,11 +18,11 @@ async def test_a_conversation_from_its_first_turn_to_its_end(serve: Serve) -> No
         assert made.status_code == 201, made.text
         last = made.json()[-1]["seq"]
         listed = (await ann.get("/api/threads")).json()
-        assert [(one["thread"], one["messages"]) for one in listed["items"]] == [("t", 2)]
+        assert [(thread["thread"], thread["messages"]) for thread in listed["items"]] == [("t", 2)]
         page = await ann.get("/api/threads/t/turns", params={"limit": 1})
-        assert [one["content"] for one in page.json()["items"]] == [said[0]["content"]]
+        assert [turn["content"] for turn in page.json()["items"]] == [said[0]["content"]]
         rest = await ann.get("/api/threads/t/turns", params={"cursor": page.json()["next"]})
-        assert [one["content"] for one in rest.json()["items"]] == [said[1]["content"]]
+        assert [turn["content"] for turn in rest.json()["items"]] == [said[1]["content"]]
         assert rest.json()["next"] is None
         assert rest.headers["etag"] == f'"{last}"'
         context = (await ann.get("/api/threads/t/context", params={"query": "What is my dog called?"})).json()
@@ -44,7 +44,7 @@ async def test_pages_of_threads_repeat_nothing(serve: Serve) -> None:
         cursor = None
         while True:
             page = (await ann.get("/api/threads", params={"limit": 2} | ({"cursor": cursor} if cursor else {}))).json()
-            seen += [one["thread"] for one in page["items"]]
+            seen += [thread["thread"] for thread in page["items"]]
             if (cursor := page["next"]) is None:
                 break
         assert seen == list("edcba")
@@ -75,7 +75,7 @@ async def test_of_two_appends_to_the_same_version_one_is_stored(serve: Serve) ->
         for known in ("/api/threads/t", path):
             assert (await ann.get(known)).headers["etag"] == version
         sent = [ann.post(path, json=body, headers={"If-Match": version}) for _ in range(2)]
-        stored, refused = sorted(await asyncio.gather(*sent), key=lambda one: one.status_code)
+        stored, refused = sorted(await asyncio.gather(*sent), key=lambda reply: reply.status_code)
         assert (stored.status_code, refused.status_code) == (201, 412), refused.text
         assert (refused.json()["code"], refused.headers["etag"]) == ("wrong-expected-version", stored.headers["etag"])
         usage = {"purpose": "answer", "provider": "openai", "model": "m", "tokens_in": 7}
@@ -91,11 +91,11 @@ async def test_a_thread_belongs_to_its_first_writer(serve: Serve) -> None:
     async with serve() as api, api.client("ann") as ann, api.client("bob") as bob, api.client(tenant="acme") as other:
         body = {"turns": [{"role": "user", "content": "mine"}]}
         assert (await ann.post("/api/threads/t/turns", json=body)).status_code == 201
-        for one in (bob, other):
-            assert (await one.get("/api/threads/t/turns")).status_code == 404
-            assert (await one.get("/api/threads")).json()["items"] == []
-            assert (await one.post("/api/threads/t/turns", json=body)).status_code == 201
-            assert len((await one.get("/api/threads/t/turns")).json()["items"]) == 1
+        for client in (bob, other):
+            assert (await client.get("/api/threads/t/turns")).status_code == 404
+            assert (await client.get("/api/threads")).json()["items"] == []
+            assert (await client.post("/api/threads/t/turns", json=body)).status_code == 201
+            assert len((await client.get("/api/threads/t/turns")).json()["items"]) == 1
         assert len((await ann.get("/api/threads/t/turns")).json()["items"]) == 1
 
 
@@ -103,8 +103,8 @@ async def test_an_append_that_expects_a_new_thread_learns_nothing_of_another_use
     async with serve() as api, api.client("ann") as ann, api.client("bob") as bob:
         path, body = "/api/threads/t/turns", {"turns": [{"role": "user", "content": "mine"}]}
         assert (await ann.post(path, json=body)).status_code == 201
-        for given, headers, status in ((body, {"If-Match": '"1"'}, 412), (body | {"expected": 1}, {}, 409)):
-            refused = await bob.post(path, json=given, headers=headers)
+        for request, headers, status in ((body, {"If-Match": '"1"'}, 412), (body | {"expected": 1}, {}, 409)):
+            refused = await bob.post(path, json=request, headers=headers)
             assert refused.status_code == status and refused.headers.get("etag") in ('"0"', None)
         assert (await bob.post(path, json=body, headers={"If-Match": '"0"'})).status_code == 201
 
@@ -127,16 +127,16 @@ async def test_a_receipt_is_stored_with_its_answer_unless_it_is_changed_or_of_so
             sent = await ann.post("/api/threads/t/turns", json=answer | {"usage": usage}, headers=key)
             assert sent.status_code == 201, sent.text
         turns = (await ann.get("/api/threads/t/turns")).json()["items"]
-        assert [one["content"] for one in turns] == [question["query"], "Sesame."]
+        assert [turn["content"] for turn in turns] == [question["query"], "Sesame."]
         (receipt,) = (await ann.get("/api/threads/t/receipts")).json()["items"]
         assert receipt["receipt"]["answer_ids"] == [turns[1]["event_id"]]
         then = (await ann.get("/api/threads/t/context", params={"as_of": turns[0]["seq"]})).json()
         assert then["messages"] == made["messages"] and then["receipt"] is None
-        assert [one["tokens_in"] for one in (await ann.get("/api/usage")).json()] == [7]
+        assert [usage["tokens_in"] for usage in (await ann.get("/api/usage")).json()] == [7]
         between = {"after_seq": turns[0]["seq"], "before_seq": turns[1]["seq"] + 1}
         for newest in (True, False):
             page = await ann.get("/api/threads/t/turns", params=between | {"newest": newest})
-            assert [one["content"] for one in page.json()["items"]] == ["Sesame."]
+            assert [turn["content"] for turn in page.json()["items"]] == ["Sesame."]
 
 
 async def test_the_id_of_a_receipt_is_enough_for_the_user_who_got_it(serve: Serve) -> None:
@@ -160,7 +160,7 @@ async def test_a_receipt_that_the_server_no_longer_has_is_sent_whole(serve: Serv
         context = await thread.context("What is my dog called?")
         await GivenReceipts(api.runtime).forget("default", "ann")
         await thread.add("assistant", "Sesame.", receipt=context.receipt)
-        assert [one.content for one in await thread.messages()] == ["What is my dog called?", "Sesame."]
+        assert [message.content for message in await thread.messages()] == ["What is my dog called?", "Sesame."]
         async with api.client() as ann:
             assert len((await ann.get("/api/threads/t/receipts")).json()["items"]) == 1
 
