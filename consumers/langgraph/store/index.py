@@ -115,7 +115,7 @@ def _called(embed: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TextToEmbed:
     """A text to embed. field: the path it comes from, with its number if the path leads to several texts."""
 
     field: str
@@ -140,11 +140,11 @@ def checked_paths(paths: Any) -> tuple[str, ...]:
     return tuple(check_id("index field", path) for path in paths)
 
 
-def wanted_texts(value: Mapping[str, Any], paths: Iterable[str]) -> list[Wanted]:
+def texts_to_embed(value: Mapping[str, Any], paths: Iterable[str]) -> list[TextToEmbed]:
     """Returns the texts at the paths, one per field, without missing paths and blank texts."""
     by_field: dict[str, str] = {}
     for path in paths:
         texts = get_text_at_path(value, path if path == WHOLE else tokenize_path(path))
         named = {path: texts[0]} if len(texts) == 1 else {f"{path}.{at}": text for at, text in enumerate(texts)}
         by_field |= {field: text for field, text in named.items() if text.strip()}
-    return [Wanted(field, text) for field, text in by_field.items()]
+    return [TextToEmbed(field, text) for field, text in by_field.items()]

@@ -9,7 +9,7 @@ from typing import Any
 from langgraph.store.base import GetOp, InvalidNamespaceError, ListNamespacesOp, Op, PutOp, SearchOp
 from langgraph.store.base import validate_op_namespace as check_labels
 
-from turnlog.consumers.langgraph.store.index import Wanted, checked_paths, wanted_texts
+from turnlog.consumers.langgraph.store.index import TextToEmbed, checked_paths, texts_to_embed
 from turnlog.events.codec import decode
 from turnlog.events.contracts import Event, StoreItemDeleted, StoreItemPut
 from turnlog.events.errors import InvalidEvent, TurnlogError
@@ -42,7 +42,7 @@ class Write:
 
     address: Key
     event: Event
-    texts: tuple[Wanted, ...] = ()
+    texts: tuple[TextToEmbed, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Planner:
         if op.value is None:
             return Write(address, self.event(StoreItemDeleted(namespace=address.namespace, key=address.key), now))
         value = _value(address.key, op.value)
-        texts = tuple(wanted_texts(value, self._paths(op.index)))
+        texts = tuple(texts_to_embed(value, self._paths(op.index)))
         data = StoreItemPut(
             namespace=address.namespace,
             key=address.key,

@@ -11,12 +11,12 @@ from turnlog.agent.models.protocol import Embedder, Usage, Vectors
 from turnlog.agent.recall.embedding.cache import PROBE_TEXT
 from turnlog.agent.runtime import Pool
 from turnlog.consumers.langgraph.opening import connection
-from turnlog.consumers.langgraph.store.index import InvalidIndex, Wanted
+from turnlog.consumers.langgraph.store.index import InvalidIndex, TextToEmbed
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.store.lookup import Near
 
 logger = logging.getLogger("turnlog.consumers")
-PROBE = Wanted("", PROBE_TEXT)
+PROBE = TextToEmbed("", PROBE_TEXT)
 SAME_MODEL = 0.98  # minimum cosine; servers' vectors for one text vary slightly
 
 
@@ -31,16 +31,16 @@ class StoreVectors:
         self.embedder, self._pool, self._verify = embedder, pool, verify
         self.degraded: str | None = None
 
-    async def remember(self, texts: Iterable[Wanted], spent: list[Usage]) -> set[str]:
+    async def remember(self, texts: Iterable[TextToEmbed], spent: list[Usage]) -> set[str]:
         """Embeds the texts that the cache lacks; returns the hashes of the texts whose vectors it now has.
 
         Raises InvalidIndex, DatabaseUnavailable.
         """
-        wanted = {text.text_hash: text for text in texts}
-        known = await self._known(wanted)
-        missing = {text_hash: wanted_text.text for text_hash, wanted_text in wanted.items() if text_hash not in known}
+        texts_by_hash = {text.text_hash: text for text in texts}
+        known = await self._known(texts_by_hash)
+        missing = {text_hash: text.text for text_hash, text in texts_by_hash.items() if text_hash not in known}
         if not missing:
-            return set(wanted)
+            return set(texts_by_hash)
         if self._verify:
             missing[PROBE.text_hash] = PROBE.text
         try:
@@ -50,7 +50,7 @@ class StoreVectors:
             return known
         self.degraded = None
         await self._store(dict(zip(missing, vectors, strict=True)))
-        return set(wanted)
+        return set(texts_by_hash)
 
     async def near(self, query: str) -> Near | None:
         """Returns the query's vector for a search; None if the embedder is unavailable. Raises InvalidIndex."""
@@ -69,11 +69,11 @@ class StoreVectors:
             logger.warning("%s", reason)
         self.degraded = reason
 
-    async def _known(self, wanted: Mapping[str, Wanted]) -> set[str]:
+    async def _known(self, text_hashes: Iterable[str]) -> set[str]:
         async with connection(self._pool) as conn:
             rows = await conn.execute(
                 "SELECT encode(text_hash, 'hex') FROM embedding_cache WHERE model = %s AND text_hash = ANY(%s)",
-                (self.embedder.model, [bytes.fromhex(text_hash) for text_hash in wanted]),
+                (self.embedder.model, [bytes.fromhex(text_hash) for text_hash in text_hashes]),
             )
             return {text_hash for (text_hash,) in await rows.fetchall()}
 

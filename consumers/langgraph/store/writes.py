@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from turnlog.agent.models.protocol import Usage
 from turnlog.agent.runtime import Pool
 from turnlog.consumers.langgraph.opening import connection
-from turnlog.consumers.langgraph.store.index import Wanted, wanted_texts
+from turnlog.consumers.langgraph.store.index import TextToEmbed, texts_to_embed
 from turnlog.consumers.langgraph.store.ops import SOURCE, Key, Planner, Write
 from turnlog.consumers.langgraph.store.vectors import StoreVectors
 from turnlog.events.contracts import Event, StoreItemPut
@@ -155,10 +155,10 @@ class Reindexer:
         return Write(Key(item.namespace, item.key), self.planner.event(data, put.time), tuple(texts))
 
 
-def _texts(put: StoreItemPut, paths: Sequence[str]) -> list[Wanted]:
+def _texts(put: StoreItemPut, paths: Sequence[str]) -> list[TextToEmbed]:
     """Returns the texts whose hashes the put contains. A field is a path, or a path and the number of one of its
     texts.
     """
     numbered = [path for path, _, number in (field.rpartition(".") for field in put.vectors) if number.isdigit()]
-    candidates = wanted_texts(put.value, dict.fromkeys([*put.vectors, *numbered, *paths]))
+    candidates = texts_to_embed(put.value, dict.fromkeys([*put.vectors, *numbered, *paths]))
     return [candidate for candidate in candidates if put.vectors.get(candidate.field) == candidate.text_hash]
