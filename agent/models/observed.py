@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, ParamSpec, TypeVar
 
 from turnlog.agent import metrics, recent_traces
-from turnlog.agent.models.protocol import Completion, Named
+from turnlog.agent.models.protocol import Completion, ModelIdentity
 from turnlog.events import tracing
 
 OPERATION = "gen_ai.operation.name"
@@ -82,19 +82,19 @@ def agent_at_work(agent: str, thread: str) -> Iterator[Callable[[Completion], No
 
 
 @contextlib.contextmanager
-def chat(named: Named, asked_for: str | None) -> Iterator[Callable[[Completion], None]]:
+def chat(identity: ModelIdentity, asked_for: str | None) -> Iterator[Callable[[Completion], None]]:
     """Observes one call of a chat model with all its retries. Yields a function that the block calls with the
     completion. asked_for: the model that the request names.
 
     Callers may name any model, so all names other than the configured one share a metric label.
     """
-    model = asked_for or named.model
-    about = {OPERATION: CHAT, PROVIDER: named.provider, REQUEST_MODEL: model}
+    model = asked_for or identity.model
+    about = {OPERATION: CHAT, PROVIDER: identity.provider, REQUEST_MODEL: model}
     name = f"{CHAT} {model}"
     with recent_traces.traced(name, about) as tags, tracing.span(name, about, None, False, is_client=True) as span:
 
         def done(made: Completion) -> None:
-            label = model if model == named.model else metrics.OTHER
+            label = model if model == identity.model else metrics.OTHER
             metrics.completed(label, made.latency_ms / 1_000, made.tokens_in, made.tokens_out)
             tags.update({INPUT_TOKENS: made.tokens_in, OUTPUT_TOKENS: made.tokens_out})
             if span is not None:
@@ -109,9 +109,9 @@ def embedding(call: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutin
 
     @functools.wraps(call)
     async def observed(*args: P.args, **kwargs: P.kwargs) -> R:
-        named: Any = args[0]
-        about = {OPERATION: EMBEDDINGS, PROVIDER: named.provider, REQUEST_MODEL: named.model}
-        name = f"{EMBEDDINGS} {named.model}"
+        identity: Any = args[0]
+        about = {OPERATION: EMBEDDINGS, PROVIDER: identity.provider, REQUEST_MODEL: identity.model}
+        name = f"{EMBEDDINGS} {identity.model}"
         with metrics.EMBEDDING_SECONDS.time(), tracing.span(name, about, is_client=True):
             return await call(*args, **kwargs)
 

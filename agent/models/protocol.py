@@ -59,7 +59,9 @@ class Usage:
 Meter = Callable[[Usage], None]
 
 
-class Named(Protocol):
+class ModelIdentity(Protocol):
+    """The name of a model and of the provider that serves it."""
+
     @property
     def model(self) -> str: ...
 
@@ -67,7 +69,7 @@ class Named(Protocol):
     def provider(self) -> str: ...
 
 
-def failed_usage(model: Named, purpose: Purpose, agent: str | None, error: TurnlogError) -> UsageMetered:
+def failed_usage(model: ModelIdentity, purpose: Purpose, agent: str | None, error: TurnlogError) -> UsageMetered:
     """Returns the usage of a failed call of the model, without tokens."""
     why = f"{error.code}: {error}"[:500]
     return UsageMetered(purpose=purpose, agent=agent, provider=model.provider, model=model.model, error=why)

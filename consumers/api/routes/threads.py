@@ -17,7 +17,7 @@ router = APIRouter(prefix="/api/threads", tags=["threads"])
 Seq = Annotated[int, Path(ge=1, le=2**62)]
 ThreadId = Annotated[str, Path(min_length=1, max_length=255, description="The conversation's id.")]
 
-Named = Annotated[
+LabelFilter = Annotated[
     str | None, Query(max_length=200, description="Only conversations with this text in their label or id.")
 ]
 
@@ -52,7 +52,7 @@ class ForkAt(RequestBody):
 
 @router.get("")
 async def list_threads(
-    caller: Reader, limit: Limit = 50, cursor: Cursor = None, query: Named = None
+    caller: Reader, limit: Limit = 50, cursor: Cursor = None, query: LabelFilter = None
 ) -> Page[ThreadInfo]:
     """Lists conversations, most recently active first."""
     listed = await threads.find_threads(*caller.person, query, limit + 1, place_of(cursor, datetime, str))
