@@ -8,7 +8,7 @@ from uuid import UUID
 
 from turnlog.agent.recall.confidence import Evidence, evidence_for
 from turnlog.agent.recall.loaded_scope import LoadedScope
-from turnlog.agent.recall.questions import Question
+from turnlog.agent.recall.questions import QuestionAnalysis
 from turnlog.agent.recall.ranking import Query, Scored, rank_parts
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.candidates import found_at
@@ -65,7 +65,7 @@ async def best_turns(
     conn: Connection,
     scope: Scope,
     queries: Sequence[Query],
-    question: Question,
+    question: QuestionAnalysis,
     loaded: LoadedScope,
     k: int,
     before_seq: int | None,

@@ -122,7 +122,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class QuestionAnalysis:
     """The analysis of a question. parts: 1 to MOST_PARTS, in the order of the text.
 
     kind: `order` and `summary` are about many turns. words_of: `user` for the order in which "I brought up" things;
@@ -136,7 +136,9 @@ class Question:
     asks: bool = True
 
 
-def read_question(text: str, now: datetime | None = None, zone: tzinfo = UTC, names: Collection[str] = ()) -> Question:
+def read_question(
+    text: str, now: datetime | None = None, zone: tzinfo = UTC, names: Collection[str] = ()
+) -> QuestionAnalysis:
     """Returns the analysis of a question in English or Chinese. now: when it was asked (aware); without it, dates are
     not recognised. zone: the time zone in which its dates are meant.
 
@@ -145,7 +147,7 @@ def read_question(text: str, now: datetime | None = None, zone: tzinfo = UTC, na
     kind = _kind(text)
     parts = [text] if len(text) > MAX_CHARS else _parts(text, kind)
     read = tuple(Part(part, _dates(part, now, zone, names)) for part in parts)
-    return Question(read, kind, _words_of(text, kind), _is_asking(text))
+    return QuestionAnalysis(read, kind, _words_of(text, kind), _is_asking(text))
 
 
 def _is_asking(text: str) -> bool:

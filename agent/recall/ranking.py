@@ -70,8 +70,8 @@ class Query:
     """A query for the ranking. vector: made by the model of the chunks' vectors (with its query prefix); None for
     keyword search.
 
-    spans: times that the query names, each [from, to). words_of: see Question; with "anyone", the assistant's words
-    count fully, with "user", they do not count.
+    spans: times that the query names, each [from, to). words_of: see QuestionAnalysis; with "anyone", the assistant's
+    words count fully, with "user", they do not count.
     """
 
     text: str

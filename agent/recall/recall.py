@@ -18,7 +18,7 @@ from turnlog.agent.recall.best_turns import Recalled
 from turnlog.agent.recall.confidence import LOW, Evidence
 from turnlog.agent.recall.memory_block import memory_line
 from turnlog.agent.recall.memory_search import MemoriesFound, MemoryRecall, RecalledMemory
-from turnlog.agent.recall.questions import Question
+from turnlog.agent.recall.questions import QuestionAnalysis
 from turnlog.agent.recall.search import Recall, recall_of
 from turnlog.agent.runtime import Runtime
 from turnlog.events.errors import NotFound, TurnlogError
@@ -66,7 +66,7 @@ class Found:
     memories: list[FoundMemory]
     degraded: str | None = None
     memories_degraded: str | None = None
-    question: Question | None = None
+    question: QuestionAnalysis | None = None
     confidence: float | None = None
 
     @property

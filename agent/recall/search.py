@@ -20,7 +20,7 @@ from turnlog.agent.recall.best_turns import BestTurns, Recalled, best_turns
 from turnlog.agent.recall.confidence import Evidence
 from turnlog.agent.recall.large import ScopeSample, candidate_chunks, sample_scope
 from turnlog.agent.recall.loaded_scope import LoadedScope, load_scope
-from turnlog.agent.recall.questions import Question, read_question
+from turnlog.agent.recall.questions import QuestionAnalysis, read_question
 from turnlog.agent.recall.ranking import Query
 from turnlog.agent.recall.space import VectorMismatch
 from turnlog.agent.runtime import Runtime
@@ -65,7 +65,7 @@ class Recall:
         self._whole: LRUCache[Scope, LoadedScope] = LRUCache(CACHED_ROWS, getsizeof=lambda kept: kept.rows)
         self._samples: LRUCache[Scope, ScopeSample] = LRUCache(CACHED_SAMPLES)
         self.degraded: str | None = None
-        self.question: Question | None = None
+        self.question: QuestionAnalysis | None = None
         self.evidence: Evidence | None = None
         self.evidence_of_parts: list[Evidence | None] = []
         holds_words(self)
@@ -137,7 +137,7 @@ class Recall:
         conn: Connection,
         scope: Scope,
         queries: Sequence[Query],
-        question: Question,
+        question: QuestionAnalysis,
         chunks: ScopeSample | LoadedScope,
         k: int,
         before_seq: int | None,
@@ -194,7 +194,7 @@ def _by_score(turns: Sequence[Recalled], scores: Sequence[float]) -> list[Recall
     return sorted(scored, key=lambda turn: -(turn.rerank or 0.0))
 
 
-def _evidence(question: Question, by_part: Sequence[BestTurns]) -> Evidence | None:
+def _evidence(question: QuestionAnalysis, by_part: Sequence[BestTurns]) -> Evidence | None:
     """Returns the evidence for the part that is answered best; None for an order or a summary, which no single turn has
     to answer."""
     if question.kind != "fact":

@@ -25,7 +25,7 @@ from turnlog.events.local_time import day_text
 
 if TYPE_CHECKING:
     from turnlog.agent.recall.best_turns import Recalled
-    from turnlog.agent.recall.questions import Question
+    from turnlog.agent.recall.questions import QuestionAnalysis
     from turnlog.agent.recall.recall import Found, FoundMemory
 
 EMBED_FIRST_S = 60.0
@@ -136,7 +136,7 @@ def _lines(recalled: "Found", explain: bool, nothing: str) -> Iterator[str]:
         yield _turn_line(turn, explain)
 
 
-def _question_lines(question: "Question") -> Iterator[str]:
+def _question_lines(question: "QuestionAnalysis") -> Iterator[str]:
     """Yields lines that say how the question was understood: its kind, and each part with its dates."""
     form = "an order" if question.kind == "order" else f"a {question.kind}"
     yield f"asks for {form}, in the words of {question.words_of}"

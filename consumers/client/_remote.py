@@ -38,7 +38,7 @@ from turnlog.agent.privacy.personal_data import Clearing
 from turnlog.agent.privacy.redaction.redact import RedactionPreview, RedactionReceipt
 from turnlog.agent.recall.best_turns import Recalled
 from turnlog.agent.recall.profile import TOKENS, Profile
-from turnlog.agent.recall.questions import Question
+from turnlog.agent.recall.questions import QuestionAnalysis
 from turnlog.agent.recall.recall import Found, FoundMemory
 from turnlog.agent.team.agents import AgentChanges, checked
 from turnlog.consumers.cursors import memories_cursor, threads_cursor
@@ -235,7 +235,7 @@ class RemoteMemory(Memory):
             ],
             recalled["degraded"],
             recalled["memories_degraded"],
-            None if recalled["question"] is None else decoded(Question, recalled["question"]),
+            None if recalled["question"] is None else decoded(QuestionAnalysis, recalled["question"]),
             recalled["confidence"],
         )
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from turnlog.agent.operations.importers import ImportedTurn, read
-from turnlog.agent.operations.sample import THREAD, USER, Question, load_questions, load_sample
+from turnlog.agent.operations.sample import THREAD, USER, SampleQuestion, load_questions, load_sample
 from turnlog.events.contracts import TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock, TurnRecorded
 
 CHINESE = re.compile(r"[一-鿿]")
@@ -79,7 +79,7 @@ def test_there_are_long_thoughts_and_results_for_the_condenser_to_shorten() -> N
 
 
 @pytest.mark.parametrize("question", load_questions(), ids=lambda question: question.question)
-def test_the_turns_named_by_a_question_exist_and_lie_early_enough_to_be_forgotten(question: Question) -> None:
+def test_the_turns_named_by_a_question_exist_and_lie_early_enough_to_be_forgotten(question: SampleQuestion) -> None:
     positions = {turn.data.source_id: position for position, turn in enumerate(turns())}
     assert question.source_ids
     assert all(positions[source_id] < len(positions) - 10 for source_id in question.source_ids)

@@ -26,7 +26,7 @@ from turnlog.projectors.models.sessions.lookup import SegmentCheckpoint, segment
 Level = Literal["ram", "kv", "postgres", "log"]
 POSTGRES_PATIENCE_S, POSTGRES_AWAY_S = 2.0, 2.0
 T = TypeVar("T")
-Question = Callable[[AsyncConnection[TupleRow], str, str], Awaitable[T]]
+Lookup = Callable[[AsyncConnection[TupleRow], str, str], Awaitable[T]]
 logger = logging.getLogger("turnlog.sessions")
 
 
@@ -156,13 +156,13 @@ class Levels:
             return FoundSession(copy, level, compared=False)
         return FoundSession(followed, level) if followed is not None else None
 
-    async def _ask_postgres(self, question: Question[T | None], thread: str) -> _Answer[T]:
+    async def _ask_postgres(self, lookup: Lookup[T | None], thread: str) -> _Answer[T]:
         """Asks Postgres. After a failure it is not asked for POSTGRES_AWAY_S."""
         if time.monotonic() < self._postgres_away_until:
             return _Answer(None, False)
         try:
             async with asyncio.timeout(POSTGRES_PATIENCE_S), self._pool.connection(POSTGRES_PATIENCE_S) as conn:
-                return _Answer(await question(conn, self._tenant, thread), True)
+                return _Answer(await lookup(conn, self._tenant, thread), True)
         except (psycopg.Error, OSError, TimeoutError) as error:
             logger.info("Postgres does not answer for sessions: %r", error)
             self._postgres_away_until = time.monotonic() + POSTGRES_AWAY_S

@@ -15,7 +15,7 @@ USER = "lin-wei"
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class SampleQuestion:
     """A question about the sample conversation. language: "en" or "zh". source_ids: the turns that contain the answer,
     the newest fact first."""
 
@@ -30,9 +30,9 @@ def load_sample() -> Path:
     return _file("advising.jsonl")
 
 
-def load_questions() -> tuple[Question, ...]:
+def load_questions() -> tuple[SampleQuestion, ...]:
     rows = json.loads(_file("questions.json").read_text("utf-8"))
-    return tuple(Question(**{**row, "source_ids": tuple(row["source_ids"])}) for row in rows)
+    return tuple(SampleQuestion(**{**row, "source_ids": tuple(row["source_ids"])}) for row in rows)
 
 
 def _file(name: str) -> Path:
