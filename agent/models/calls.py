@@ -253,7 +253,7 @@ class ResilientClient:
                 return await self._retrying(limit_s)(self._attempt, attempt)
         except Exception as error:
             # `from None`: the library's error may contain the API key, echoed by the server.
-            raise self.settle(error, asker, limit_s) from None
+            raise self.report_failure(error, asker, limit_s) from None
         except BaseException:
             self.breaker.released()
             raise
@@ -279,7 +279,7 @@ class ResilientClient:
         except Exception as error:
             raise self._mapped(error, self.timeout_s) from None
 
-    def settle(self, error: Exception, asker: str | None = None, limit_s: float | None = None) -> ModelError:
+    def report_failure(self, error: Exception, asker: str | None = None, limit_s: float | None = None) -> ModelError:
         """Reports the failure of an admitted call to the breaker; returns the error to raise. limit_s: the time limit
         of the call."""
         limit_s = self.timeout_s if limit_s is None else limit_s

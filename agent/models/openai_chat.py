@@ -175,7 +175,7 @@ class OpenAIChat:
         attempt = partial(self._first_token, request, answer)
         silence_s = min(self._resilient.timeout_s, text_by - _now())
         chunks, delta = await self._resilient.open(attempt, request.asker, min(silence_s, ends_at - _now()))
-        settled = has_text = False
+        is_reported = has_text = False
         try:
             while True:
                 if delta.text or delta.calls:
@@ -198,16 +198,16 @@ class OpenAIChat:
                 delta = answer.take(chunk)
             if answer.finish_reason is None:
                 raise ModelUnavailable(f"The answer of {self._resilient.url} ended before it was finished.")
-            settled = True
+            is_reported = True
             self._resilient.breaker.succeeded(request.asker)
         except Exception as error:
             if _now() < ends_at:
-                settled = True
+                is_reported = True
                 limit_s = self._resilient.timeout_s if has_text else silence_s
-                raise self._resilient.settle(error, request.asker, limit_s) from None
+                raise self._resilient.report_failure(error, request.asker, limit_s) from None
             raise ModelTimedOut(f"The answer of {self._resilient.url} was not finished in time.") from None
         finally:
-            if not settled:  # the caller stopped reading, or the answer is too long; the server works
+            if not is_reported:  # the caller stopped reading, or the answer is too long; the server works
                 self._resilient.breaker.released()
             with suppress(Exception):
                 await chunks.close()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from turnlog.agent.memory.deciding.chains import only_ends
 from turnlog.agent.memory.deciding.claims import value_of
-from turnlog.agent.memory.deciding.strategies import SETTLE, Decision, Decisions, confirmed, recorded
+from turnlog.agent.memory.deciding.strategies import RESOLVERS, Decision, Decisions, confirmed, recorded
 from turnlog.events.contracts import Derivation, Interval, Memory, MemoryConflictRaised, MemoryRecorded
 from turnlog.projectors.models.memories.lookup import StoredMemory
 from turnlog.projectors.models.memories.text import content_key
@@ -29,14 +29,14 @@ def decide(candidate: Memory, held: Sequence[StoredMemory], derivation: Derivati
 
 
 def _found(candidate: Memory, held: Sequence[StoredMemory]) -> Decisions:
-    settle = SETTLE[candidate.strategy]
+    resolve = RESOLVERS[candidate.strategy]
     keyed = [row for row in held if candidate.dedupe_key is not None and row.dedupe_key == candidate.dedupe_key]
     if keyed:
-        return settle(_with_value(candidate, keyed), keyed)
+        return resolve(_with_value(candidate, keyed), keyed)
     key = content_key(candidate.kind, candidate.content)
     if same := [row for row in held if row.content_key == key and _may_stand_for(candidate, row)]:
         return _keep_one(candidate, same[0])
-    return settle(candidate, ())
+    return resolve(candidate, ())
 
 
 def _ends_another(candidate: Memory, decisions: Decisions) -> bool:

@@ -39,7 +39,7 @@ from turnlog.projectors.models.memories.lookup import StoredMemory
 
 Decision = MemoryRecorded | MemoryConfirmed | MemoryConflictRaised | MemoriesRevised
 Decisions = tuple[Decision, ...]
-Settle = Callable[[Memory, Sequence[StoredMemory]], Decisions]
+Resolve = Callable[[Memory, Sequence[StoredMemory]], Decisions]
 _CONFLICTS = uuid5(NAMESPACE_URL, "turnlog/memory-conflict")
 
 
@@ -118,17 +118,17 @@ def _split(
     return recorded([candidate, rest], changes(layout(chain, latest), rows))
 
 
-def _keep_by(wins: Wins) -> Settle:
+def _keep_by(wins: Wins) -> Resolve:
     """Returns a strategy that keeps one memory per value, from the time when it was first said; later repetitions do
     not change intervals."""
 
-    def settle(candidate: Memory, rows: Sequence[StoredMemory]) -> Decisions:
+    def resolve(candidate: Memory, rows: Sequence[StoredMemory]) -> Decisions:
         links, new = links_of(rows), link_of(candidate)
         if same := _same_value(links, new):
             return _again(candidate, same, links, rows, wins)
         return recorded([candidate], changes(layout([*links, new], wins), rows))
 
-    return settle
+    return resolve
 
 
 def _again(candidate: Memory, link: Link, links: Sequence[Link], rows: Sequence[StoredMemory], wins: Wins) -> Decisions:
@@ -235,7 +235,7 @@ def _row(link: Link, rows: Iterable[StoredMemory]) -> StoredMemory:
     return next(row for row in rows if row.id == link.id)
 
 
-SETTLE: Mapping[Strategy, Settle] = {
+RESOLVERS: Mapping[Strategy, Resolve] = {
     "KEEP_LATEST": _keep_latest,
     "KEEP_HIGHEST": _keep_by(highest),
     "KEEP_OLDEST": _keep_by(oldest),
