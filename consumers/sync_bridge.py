@@ -1,7 +1,7 @@
 """Runs coroutines across event loops, and for callers without asyncio.
 
-`LoopThread` is an event loop in its own thread. `Blocking` is a proxy whose async methods block. The decorators
-`in_own_loop` and `blocking` run a method in the loop of its owner: for callers in any loop, and for callers without.
+`LoopThread` is an event loop in its own thread. `Blocking` is a proxy whose async methods block. Two decorators run an
+async method in its owner's loop: `in_own_loop` for callers in any event loop, `blocking` for threads without one.
 """
 
 import asyncio

@@ -25,7 +25,7 @@ from turnlog.events.errors import EventTooLarge, InvalidEvent, InvalidToken
 from turnlog.events.subjects import check_id, check_tenant
 
 NONCE_BYTES = 12
-# Base64 adds a third, so fields that are long enough to become smaller are compressed first.
+# Base64 adds a third to the size, so fields that are long enough for compression to help are compressed first.
 COMPRESSED_FROM = 4_096
 _SEALED_KEY = re.compile(rb'"sealedkey"\s*:\s*"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"', re.IGNORECASE)
 _ZLIB = b"\x78"  # JSON objects do not begin with this byte

@@ -118,7 +118,7 @@ async def _of_state(
             then.system_prompt,
             summary=await _summary_at(log, tenant, thread, first.summary_seq if first else None),
             topics=first.topics if first else (),
-            pruned_through_seq=1 if first else 0,  # tier 1 is sent even when all turns fit
+            pruned_through_seq=1 if first else 0,  # not 0, so that tier 1 is sent even if all turns fit
             window=receipt.window,
             budget=receipt.budget,
             as_of_seq=receipt.as_of_seq,

@@ -46,7 +46,8 @@ def _is_name(phrase: str, names: set[str]) -> bool:
 
 
 def phrases(text: str) -> list[str]:
-    """Returns the candidate topics of one text, one entry per mention. A longer run also yields its parts."""
+    """Returns the candidate topics of one text, one entry per mention: every sequence of up to MAX_WORDS words within a
+    run of words that can belong to a topic."""
     candidates: list[str] = []
     for run in [*_english_runs(text), *_chinese_runs(text)]:
         spans = [run[i:j] for i in range(len(run)) for j in range(i + 1, min(i + MAX_WORDS, len(run)) + 1)]

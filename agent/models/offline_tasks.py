@@ -126,8 +126,8 @@ def _scores(candidates: Sequence[Sentence], vectors: Vectors) -> Vectors:
 
 
 def _telling(sentence: str) -> float:
-    """Returns the information in a sentence, 0 to 1, by its number of content words, where numbers and names within the
-    sentence count twice. Eight or more count as 1."""
+    """Returns how informative a sentence is, 0 to 1: its number of content words divided by 8 (6 in Chinese), at most
+    1. Up to four words with a capital or a digit, except the first word, count once more."""
     text = split_speaker(sentence)[1]
     words = len(content_words(text))
     named = sum(1 for word in text.split()[1:] if word[0].isupper() or any(c.isdigit() for c in word))

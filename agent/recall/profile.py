@@ -70,8 +70,8 @@ class ProfileGroup:
 class Profile:
     """A user's profile. text: the lines under their headings, for a prompt; "" if nothing is remembered. tokens: number
     of tokens in the text. as_of: the time of the profile; None means now. left_out: number of valid memories that did
-    not fit. written: a text that a model wrote from the lines; None with `as_of`, or if a memory that it states is no
-    longer valid and it was not written again yet."""
+    not fit. written: a text that a model wrote from the lines. None for a past time (`as_of`), and from the time when a
+    memory that the text states is no longer valid until the text is written again."""
 
     user: str
     as_of: datetime | None

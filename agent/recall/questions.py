@@ -125,8 +125,9 @@ class Part:
 class QuestionAnalysis:
     """The analysis of a question. parts: 1 to MOST_PARTS, in the order of the text.
 
-    kind: `order` and `summary` are about many turns. words_of: `user` for the order in which "I brought up" things;
-    `anyone` if the assistant's words count as much as people's, because the question asks for them ("What did you
+    kind: `order` and `summary` are about many turns. words_of: whose words count. `people`: long answers of the
+    assistant count less. `user`: the assistant's words do not count, for the order in which "I brought up" things.
+    `anyone`: the assistant's words count as much as people's, because the question asks for them ("What did you
     recommend?") or for a summary, which needs both sides. asks: False for a text that is not a question.
     """
 

@@ -21,16 +21,18 @@ class Weights:
     k1, b: parameters of BM25 (Robertson & Zaragoza 2009). before, after: shares that a turn gets from the scores of the
     turns 1, 2, 3 before and after it. answer: share that a turn gets from the turn before it if that is a question.
     words: weight of the context's part of BM25. dense, near: points per standard deviation of the cosine of the turn,
-    and of its context. speaker, question, opens, detail: points. In a chat with an assistant, turns longer than `brief`
-    get proportionally less of question, opens and detail, because long turns ask and tell at the same time and nearly
-    all contain a detail. feedback: points per standard deviation of the cosine to the best turns of a first ranking.
-    thread: share of the best score in the thread for this part of a question, and of the mean of the best scores for
-    all parts, because things that are asked together were often said together. session: share of the best score in the
-    session. alone: factor for speaker, question, opens and detail without vectors, when scores are lower. brief: number
-    of terms up to which a turn gives its neighbours full shares; longer turns give proportionally less. assistant:
-    share of the points for words that a long answer of the assistant loses; an answer of up to `brief` terms loses
-    nothing. monologue: factor for the neighbours' shares in a thread with one speaker, whose turns do not reply to each
-    other. time: points for a chunk from a time that the query names.
+    and of its context. speaker: points for a chunk whose speaker the query names. question: points that a question
+    loses. opens: points for the first turn after a pause. detail: points for a turn with a number, a name or a
+    quotation. In a chat with an assistant, turns longer than `brief` get proportionally less of question, opens and
+    detail, because long turns ask and tell at the same time and nearly all contain a detail. feedback: points per
+    standard deviation of the cosine to the best turns of a first ranking. thread: share of the best score in the thread
+    for this part of a question, and of the mean of the best scores for all parts, because things that are asked
+    together were often said together. session: share of the best score in the session. alone: factor for speaker,
+    question, opens and detail without vectors, when scores are lower. brief: number of terms up to which a turn gives
+    its neighbours full shares; longer turns give proportionally less. assistant: share of the points for words that a
+    long answer of the assistant loses; an answer of up to `brief` terms loses nothing. monologue: factor for the
+    neighbours' shares in a thread with one speaker, whose turns do not reply to each other. time: points for a chunk
+    from a time that the query names.
     """
 
     k1: float = 0.9

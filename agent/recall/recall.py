@@ -57,8 +57,9 @@ class FoundMemory:
 class Found:
     """The result of a recall. turns, memories: best first, with the parts of their scores, which explain the order.
 
-    degraded, memories_degraded: why vectors were not used for turns or memories; None if they were. question: the
-    analysis of the question; None if only memories were searched. confidence: the chance, 0 to 1, that something here
+    degraded: why turns may be missing, or are ranked without vectors or the reranker; None if nothing failed.
+    memories_degraded: why memories were searched without vectors. question: the analysis of the question; None if only
+    memories were searched. confidence: the chance, 0 to 1, that something here
     answers the question (agent/recall/confidence.py); None if it cannot be judged.
     """
 

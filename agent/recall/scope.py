@@ -98,7 +98,7 @@ class Chunks:
         words: Collection[str] | None = None,
         numbers: dict[str, int] | None = None,
     ) -> "Chunks":
-        """Returns the chunks of parallel columns, sorted by (thread, seq, piece).
+        """Returns Chunks made from parallel columns, which must be sorted by (thread, seq, piece).
 
         terms: terms of the texts with repetitions (`Chunk.terms`). roles: None if `speakers` contains the roles.
         vectors: (n, dimensions), NaN for chunks without a vector. words: the only terms that will be queried; None

@@ -212,7 +212,8 @@ def handed_on(team: Team, chain: Sequence[str], delegation: Delegation) -> Agent
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call in a plan written as JSON text. arguments: JSON text, or the value itself."""
+    """A call in a plan. arguments: JSON text if the model made a tool call; the value itself if the model wrote the
+    plan as JSON text."""
 
     tool: str
     id: str

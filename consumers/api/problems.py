@@ -159,7 +159,8 @@ def problem(
 
 
 def unexpected(error: Exception, path: str) -> JSONResponse:
-    """Returns a 500. The cause goes only to the server's log, without its text, which may contain what people said."""
+    """Returns a 500 with an id. The server's log has the type and place of the error under this id. Its text, which may
+    contain what people said, is logged only at debug level."""
     reference = new_id()
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def turnlog_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """Yields arguments of `turnlog.open` for servers of this test session alone, where a thread plays the roles of
-    every tenant.
+    """Starts servers for this test session alone and yields the arguments with which `turnlog.open` connects to them.
+
+    The projectors and workers of all tenants run in one thread, so the arguments name no roles.
     """
     import turnlog
 

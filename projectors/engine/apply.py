@@ -1,4 +1,5 @@
-"""Applies a batch in one transaction. If an event cannot be applied, applies the events singly and parks that one."""
+"""Applies a batch in one transaction. If an event cannot be applied, applies the events singly, and parks that one
+and the later events of its thread."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Memories quote only the person's own words, regardless of the role, channel or framework of other words."""
+"""Memories quote only the person's own words, never words with another role, channel or framework."""
 
 import json
 from itertools import product

@@ -54,7 +54,7 @@ async def test_the_next_answer_uses_a_corrected_memory(browser: Browser, api: Ap
         detail = page.get_by_role("complementary", name="Memory")
         await expect(detail.locator(".memory-content")).to_have_text("Ann's corgi is called Pepper.")
         await expect(detail.locator(".chain li")).to_have_count(2)
-        await expect(rows).to_have_count(2)  # the choice is in effect: both versions and no tram
+        await expect(rows).to_have_count(2)  # the search still applies: both versions, but not the tram
         await expect(rows.filter(has_text="corgi")).to_have_count(2)
         await expect(search).to_have_value("corgi")
         await expect(page.get_by_role("combobox", name="Memories by tier")).to_have_value(tier)

@@ -1,4 +1,4 @@
-"""Tests the form of a text and the parsing of questions in English and Chinese."""
+"""Tests how texts are recognised as questions or details, and how questions in English and Chinese are parsed."""
 
 import hypothesis.strategies as st
 import pytest

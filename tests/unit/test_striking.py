@@ -22,7 +22,8 @@ from turnlog.events.contracts import (
 
 
 def without(words: str, data: EventData) -> Any:
-    """Returns the event's data without words that a turn contains."""
+    """Returns the event's data after a redaction of these words from a turn; None if the redaction does not change the
+    event."""
     remaining: Event | None = struck(event(data), strike_of(turn(f"I say {words}."), 5, words), 9)
     return None if remaining is None else remaining.data
 

@@ -126,7 +126,7 @@ _TITLES = _any(
     _TEXT_ZH + r"[^，,]{0,12}$",
     r"^\W*转发\W*$",
 )
-# A task for the text that follows.
+# Matches a clause that points to a text which follows: a task ("check this") or its origin ("got this from").
 _POINTS = _any(
     _OPENING
     + r"(?:check|review|explain|analy[sz]e|improve|edit|shorten|simplify|condense|expand|rate|critique|read|consider"
@@ -398,8 +398,8 @@ def _taken_back(text: str) -> Iterator[Range]:
 
 
 def _transcript(text: str) -> Iterator[Range]:
-    """Yields the lines of a transcript ("Ann: …"): there are two or more speakers, and one of them speaks again. In a
-    form, no field name repeats."""
+    """Yields the lines of a transcript ("Ann: …"). A text is a transcript if it has two or more speakers and one of
+    them speaks again; a form does not repeat a field name."""
     lines = [match for match in _SPEAKER.finditer(text) if not _MEANT.search(match["name"])]
     names = Counter(match["name"].strip().lower() for match in lines)
     if len(names) > 1 and max(names.values()) > 1:

@@ -57,7 +57,8 @@ _BASE_FORMS = {
     **{f"{verb}s": verb for verb in ("live", "work", "speak", "come", "attend", "suffer", "earn", "take")},
     **{verb: verb for verb in ("was", "turned", "moved", "started", "joined", "quit")},
 }
-# A denial, up to the verb or its complement. A plain "not" does not say that the fact was true before.
+# Matches a denial, up to the verb or its complement. The group `no` distinguishes "no longer" and "stopped", which say
+# that the fact was true before, from a plain "not", which does not.
 _DENIAL = regex.compile(
     r"(?<!\p{L})(?:(?P<who>(?:i|we)(?:'m| am|'re| are)) (?P<no>no longer|not)(?: actually| really)?"
     r"|(?P<who>i|we) (?:(?P<no>no longer)|do(?:n't| not|nt)(?: actually| really)?)"

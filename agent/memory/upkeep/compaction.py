@@ -78,7 +78,8 @@ def duplicate_groups(
 ) -> list[DuplicateGroup]:
     """Returns groups of duplicates. near: pairs of indexes into `memories`, with raw cosines of the model.
 
-    separated: the members of each undone compaction; two members of one set are not merged again.
+    separated: the members of each compaction that was undone or that made a new memory; two members of one set are not
+    merged.
     """
     sets = Separated(separated)
 

@@ -181,8 +181,8 @@ async def _distinctive(
 async def _in_receipts_of_others(
     log: Log, person: Person, traces: Traces, search_strings: SearchStrings
 ) -> frozenset[int]:
-    """Returns the indexes of strings that are in receipts of contexts for other people. The questions of these contexts
-    are not on the log yet.
+    """Returns the indexes of the strings that occur in other people's receipts in the receipt bucket. The questions of
+    these receipts may not be on the log yet.
 
     Receipts of shared threads are left out, because they may contain words of the person; an erasure removes them.
     """

@@ -51,7 +51,8 @@ class Kek:
         return nonce + self.cipher.encrypt(nonce, key, _bound(key_id, tenant, user))
 
     def unwrap(self, wrapped: bytes, key_id: str, tenant: str, user: str) -> bytes:
-        """Returns the key that `wrapped` contains. Raises KeyUnavailable for bytes that another KEK wrapped."""
+        """Returns the key that `wrapped` contains. Raises KeyUnavailable if another KEK wrapped the
+        bytes, or if they or the ids do not match."""
         try:
             return self.cipher.decrypt(wrapped[:NONCE_BYTES], wrapped[NONCE_BYTES:], _bound(key_id, tenant, user))
         except (InvalidTag, ValueError):

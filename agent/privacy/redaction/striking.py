@@ -362,7 +362,8 @@ def _masked_bytes(encoding: str, data: str, strike: Strike) -> str:
         return data
     if signature and strike.sign:
         plain = encoding.removeprefix(SIGNED)
-        if strike.sign(plain, said) == signature:  # a value with a wrong signature is never read
+        # A value with a wrong signature is never read, so it needs no new one.
+        if strike.sign(plain, said) == signature:
             signature = strike.sign(plain, masked)
     return b64encode(signature + masked).decode()
 

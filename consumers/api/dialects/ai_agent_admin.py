@@ -210,7 +210,8 @@ async def show_agent(type: AgentType, caller: Operator) -> AgentRow:
 
 @router.put("/agents/{type}", response_model=AgentConfig)
 async def configure_agent(type: AgentType, change: AgentChange, caller: Operator, write_id: WriteId) -> AgentRow:
-    """Sets all values of an agent, or creates it. They apply from the next answer on."""
+    """Sets all values of an agent, or creates it. A value that is left out gets that of the team or of the server. They
+    apply from the next answer on."""
     return await agents.configure_agent(caller.runtime, caller.tenant, type, change.values(), event_id=write_id)
 
 

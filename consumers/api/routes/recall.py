@@ -36,8 +36,9 @@ class RecallRequest(RequestBody):
 
 
 class RecallResponse(BaseModel):
-    """The turns and memories that were found. items: turns, best first. degraded, memories_degraded: why the search was
-    done without vectors.
+    """The turns and memories that were found. items: turns, best first. degraded: why turns may be missing, or are
+    ranked without vectors or the reranker; null if nothing failed. memories_degraded: why memories were searched
+    without vectors.
 
     confidence: the probability, 0 to 1, that one of them answers the question; null if that cannot be judged, as for a
     summary. question: how the query was understood, if `explain` is set.

@@ -1,4 +1,5 @@
-"""Maintains whole threads: copies them message by message, or drops the checkpoints of runs or all but the newest."""
+"""Maintains whole threads: copies them checkpoint by checkpoint, or drops checkpoints: those of given runs, or all but
+the newest."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -48,8 +49,9 @@ FROM checkpoints c WHERE c.tenant = %s AND c.thread_id = %s ORDER BY c.checkpoin
 
 @dataclass(slots=True)
 class Namespace:
-    """A namespace of a thread. ids: its checkpoints, oldest first; root: the root's checkpoint from which the newest
-    one was called; sends_from: the parent that still holds the pending sends of the newest one."""
+    """A namespace of a thread. ids: its checkpoints, oldest first. root: the checkpoint of the root graph that made the
+    call to which the newest checkpoint belongs. sends_from: the parent of the newest checkpoint if the pending sends
+    are stored there, else None."""
 
     ids: list[str] = field(default_factory=list)
     root: str | None = None

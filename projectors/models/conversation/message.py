@@ -117,7 +117,8 @@ SELECT min(seq) FROM (
 # The same rule as in memory_episodes: a user's turn with only tool results is not a question.
 _ASKS = """role = 'user' AND (jsonb_typeof(content) = 'string' OR content @> '[{"type": "text"}]')"""
 
-# If users speak in a row, as two people do, some questions have no answers; then 2 * count turns are returned.
+# If users send several turns in a row, as in a chat between two people, `count` questions may be far fewer than 2 *
+# count turns. Then the last 2 * count turns are returned, from the first question among them on if there are enough.
 _EXCHANGES = f"""
 WITH RECURSIVE {LINEAGE},
 asked AS (
@@ -198,8 +199,9 @@ async def newest_exchanges(
 ) -> list[Message]:
     """Returns the users' last `count` questions with all turns that follow them, oldest first.
 
-    If the last 2 * count turns begin earlier, for instance because users speak in a row or have asked fewer questions,
-    they are returned instead; if there are `count` questions, from the first question among them on.
+    If the last 2 * count turns begin earlier, because users send several turns in a row or have asked fewer questions,
+    these turns are returned instead. If there are `count` questions, turns before the first question among these turns
+    are left out.
     """
     first = await _first(conn, _EXCHANGES, tenant, thread, count, before_seq)
     if first is None:

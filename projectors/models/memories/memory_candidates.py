@@ -28,7 +28,7 @@ PROBE_SHARE, PROBE_BELOW = 512, UUID(int=2**128 // 512)
 SAMPLE = 200  # random memories, for the frequency of terms and the usual cosine of unrelated texts
 # The rarest terms are looked up alone if at most RARE_UP_TO memories probably contain them; common terms in pairs.
 TERMS_ALONE, RARE_UP_TO, PAIRS = 8, 1_000, 6
-MANY = 10_000  # in a thread with at least this many memories, each way reads fewer candidates
+MANY = 10_000  # in a thread with at least this many memories, each lookup returns fewer candidates
 OTHER_WORD = 0.5  # weight of a synonym of one of the question's words
 MAX_NAME_WORDS = 4
 MAX_NAME_CHARS = 8
