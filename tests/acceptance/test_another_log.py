@@ -92,9 +92,9 @@ async def begun_at(nats_url: str) -> datetime:
 
 
 async def done(turnlog: Cli, *words: str) -> Any:
-    found = (await turnlog("log", *words, "--json")).document
-    assert found["problem"] is None
-    return found
+    document = (await turnlog("log", *words, "--json")).document
+    assert document["problem"] is None
+    return document
 
 
 @pytest.mark.nightly
@@ -172,4 +172,4 @@ async def test_a_restored_log_with_new_events_is_noticed_and_rows_are_rebuilt_fr
         assert await said(ann) == ["both have it", "new"]
         assert await begun_at(nats_url) > begun  # the workers' durables are recreated too
     rows = (await turnlog("verify", "messages", "--json")).document
-    assert [(one["clean"], one["rows"]) for one in rows] == [(True, 11)]
+    assert [(row["clean"], row["rows"]) for row in rows] == [(True, 11)]

@@ -60,13 +60,13 @@ def cli(tmp_path_factory: pytest.TempPathFactory, prepared_home: Path, files: Pa
 
 def test_a_shell_that_has_evaluated_env_goes_on_with_its_own_home(cli: Cli) -> None:
     printed = dict(line.removeprefix("export ").split("=", 1) for line in cli("env").out.splitlines())
-    given = {name: shlex.split(value)[0] for name, value in printed.items()}
-    assert cli("env", **given).out == cli("env").out
-    assert (cli("messages", "notes", **given).code, cli("doctor", **given).code) == (0, 0)
+    variables = {name: shlex.split(value)[0] for name, value in printed.items()}
+    assert cli("env", **variables).out == cli("env").out
+    assert (cli("messages", "notes", **variables).code, cli("doctor", **variables).code) == (0, 0)
 
     async def connects_with_user_and_password_apart() -> bool:
-        address = given["NATS_URL"].rpartition("@")[2]
-        user, password = given["NATS_USER"], given["NATS_PASSWORD"]
+        address = variables["NATS_URL"].rpartition("@")[2]
+        user, password = variables["NATS_USER"], variables["NATS_PASSWORD"]
         async with await nats.connect(f"nats://{address}", user=user, password=password) as client:
             return client.is_connected
 
@@ -87,8 +87,8 @@ def test_a_pipe_is_imported_like_a_file(cli: Cli, files: Path, tmp_path: Path) -
         run_command("import", "-", "--no-embed", "--json", environment=environment(cli.home), stdin=str(file))
         for file in (files / "jsonl.jsonl", tmp_path / "empty")
     )
-    for found in (json.loads(piped.stdout), json.loads(plain.out)):
-        assert (found["file"], found["turns"], found["known"]) == ("stdin", 0, 2), found
+    for report in (json.loads(piped.stdout), json.loads(plain.out)):
+        assert (report["file"], report["turns"], report["known"]) == ("stdin", 0, 2), report
     assert json.loads(empty.out)["error"] == {
         "code": "import-failed",
         "message": "stdin is empty: there is nothing to import",
@@ -123,7 +123,7 @@ def test_bad_lines_are_rejected_by_place_and_the_rest_is_imported(cli: Cli, tmp_
         ("import", str(hopeless), "--format", "jsonl", "--no-embed", "--json"),
     )
     assert (some.code, some.document["turns"], some.document["rejected_count"]) == (1, 1, 2)
-    assert [one["where"] for one in some.document["rejected"]] == ["line 2", "line 3"]
+    assert [rejected["where"] for rejected in some.document["rejected"]] == ["line 2", "line 3"]
     assert "rejected: line 2: " in some.err
     assert none.error["code"] == "import-failed"
     assert "contains no turn in the format jsonl: line 1" in none.error["message"]
@@ -173,26 +173,26 @@ def test_recall_by_thread_by_user_and_by_file(cli: Cli, tmp_path: Path) -> None:
     batch = tmp_path / "questions.jsonl"
     asked = [{"query": "marathon", "thread": "conv-1", "k": 1}, {"query": "x"}, {"query": "boats", "thread": "conv-1"}]
     batch.write_text("\n".join([*map(json.dumps, asked), "no json", '{"query": "x", "thread": "nope"}']))
-    one, many, file, plain, read = cli.together(
+    by_thread, by_user, by_file, plain, read = cli.together(
         ("recall", "Who ran a marathon?", "--thread", "conv-1", "-k", "2", "--explain", "--json"),
         ("recall", "sister", "--user", "team", "--json"),
         ("recall", "--batch", str(batch), "-k", "2"),
         ("recall", "牛奶", "--thread", "notes", "--keyword-only"),
         ("recall", "Who ran a marathon? Also, who has a sister?", "--thread", "conv-1", "--keyword-only", "--explain"),
     )
-    [first, _] = one.document["items"]
+    [first, _] = by_thread.document["items"]
     assert (first["source_id"], first["thread"]) == ("D1:1", "conv-1")
     assert first.keys() >= {"source_id", "event_id", "seq", "score", "text", "parts"}
-    assert many.document["items"][0]["source_id"] == "D1:2"
-    answers = file.lines
-    assert file.code == 1
+    assert by_user.document["items"][0]["source_id"] == "D1:2"
+    answers = by_file.lines
+    assert by_file.code == 1
     assert [len(answer["items"]) for answer in answers] == [1, 0, 2, 0, 0]
     assert answers[0]["items"][0]["source_id"] == "D1:1"
     assert ["error" in answer for answer in answers] == [False, True, False, True, True]
     assert "牛奶" in plain.out
-    asked = one.document["question"]
+    asked = by_thread.document["question"]
     assert (asked["kind"], [part["text"] for part in asked["parts"]]) == ("fact", ["Who ran a marathon?"])
-    assert many.document["question"] is None
+    assert by_user.document["question"] is None
     assert read.out.splitlines()[:3] == [
         "asks for a fact, in the words of people",
         "  1: 'Who ran a marathon?'",
@@ -244,7 +244,7 @@ def test_tail_shows_existing_and_new_events(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_lag_rebuild_and_doctor(cli: Cli) -> None:
-    lag, one, thread, doctor = cli.together(
+    lag, whole, thread, doctor = cli.together(
         ("lag", "--json"),
         ("rebuild", "messages", "--json"),
         ("rebuild", "thread_activity", "--thread", "conv-1", "--json"),
@@ -252,8 +252,8 @@ def test_lag_rebuild_and_doctor(cli: Cli) -> None:
     )
     projections = lag.document["projections"]
     assert {row["projection"]: row["behind"] for row in projections}.keys() >= {"messages", "vectors", "usage"}
-    assert one.document.keys() >= {"projection", "events", "seconds", "events_per_s"}
-    assert one.document["events"] > 0
+    assert whole.document.keys() >= {"projection", "events", "seconds", "events_per_s"}
+    assert whole.document["events"] > 0
     assert thread.code == 0
     assert doctor.code == 0
     assert all(row.keys() == {"check", "ok", "detail", "fix", "loops", "warning"} for row in doctor.document)

@@ -102,7 +102,7 @@ async def test_every_line_of_a_file_or_a_terminal_is_a_message(
     read = run_command("chat", "read", "--json", environment=env, stdin=str(file))
     assert [line["thread"] for line in map(json.loads, read.out.splitlines())] == ["read", "read"]
     exported = (await turnlog("export", "read", "--json")).document
-    assert [one["content"] for one in exported if one["role"] == "user"] == ["one", "\u4e8c"]
+    assert [turn["content"] for turn in exported if turn["role"] == "user"] == ["one", "\u4e8c"]
 
 
 async def test_a_chat_labels_its_conversation_once_and_keeps_a_persons_label(turnlog: Cli) -> None:
@@ -112,8 +112,8 @@ async def test_a_chat_labels_its_conversation_once_and_keeps_a_persons_label(tur
     for thread in ("dogs", "named"):
         await turnlog("chat", thread, "--user", "ann", "-m", "And cats?")
     listed = (await turnlog("threads", "--json")).document
-    assert {one["thread_id"]: one["label"] for one in listed} == {"dogs": "Which dog food is best?", "named": "北京"}
-    assert {one["label"] for one in (await turnlog("export", "named", "--json")).document} == {"北京"}
+    assert {row["thread_id"]: row["label"] for row in listed} == {"dogs": "Which dog food is best?", "named": "北京"}
+    assert {line["label"] for line in (await turnlog("export", "named", "--json")).document} == {"北京"}
 
 
 async def test_a_conversation_that_no_chat_began_is_labelled_by_command(turnlog: Cli, tmp_path: Path) -> None:
@@ -144,13 +144,13 @@ async def test_a_contradiction_is_put_to_the_user_once_and_their_next_line_decid
     await log.append_many([recorded("I live in Berlin"), event(raised)])
     chat = await turnlog("chat", "t", "--user", "ann", typed=f"Hello\n{said}\nHow are you?\n\x04")
     assert "".join(chat.err.split()).count("".join(question.split())) == 1
-    [found] = (await turnlog("conflicts", "--user", "ann", "--all", "--json")).document
-    assert found["answer"] == holds
+    [conflict] = (await turnlog("conflicts", "--user", "ann", "--all", "--json")).document
+    assert conflict["answer"] == holds
     exported = (await turnlog("export", "t", "--json")).document
-    assert [one["content"] for one in exported if one["role"] == "user"] == ["Hello", "How are you?"]
+    assert [turn["content"] for turn in exported if turn["role"] == "user"] == ["Hello", "How are you?"]
 
 
 async def test_a_line_that_decides_nothing_goes_to_the_model(turnlog: Cli) -> None:
     await turnlog("chat", "t", "--user", "ann", typed="old\n\x04")
     exported = (await turnlog("export", "t", "--json")).document
-    assert [one["content"] for one in exported if one["role"] == "user"] == ["old"]
+    assert [turn["content"] for turn in exported if turn["role"] == "user"] == ["old"]

@@ -47,22 +47,22 @@ async def test_a_dry_run_says_what_would_be_stored_and_why_and_stores_nothing(
         [user_turn("My GPA is 3.6. Is my GPA of 3.8 ok?", 1), user_turn("我的GPA是3.8。My tea is oolong.", 2)]
     )
     [shown] = await document(environment, "t", "--dry-run")
-    assert [(one["content"], one["outcome"], one["rule"]) for one in shown["memories"]] == [
+    assert [(memory["content"], memory["outcome"], memory["rule"]) for memory in shown["memories"]] == [
         ("GPA is 3.60", "recorded", "gpa"),
         ("GPA是3.80", "recorded", "gpa"),
     ]
     assert shown["memories"][0]["quote"] == "My GPA is 3.6."
-    assert [(one["reason"], one["rule"], one["quote"]) for one in shown["rejected"]] == [
+    assert [(rejected["reason"], rejected["rule"], rejected["quote"]) for rejected in shown["rejected"]] == [
         ("question", "gpa", "Is my GPA of 3.8 ok?")
     ]
     (tmp_path / "mine.toml").write_text(RULES)
     [tried] = await document(environment, "--user", "ann", "--dry-run", "--rules", str(tmp_path / "mine.toml"))
-    assert "Tea: oolong" in {one["content"] for one in tried["memories"]}
+    assert "Tea: oolong" in {memory["content"] for memory in tried["memories"]}
     [made] = await document(environment, "t")
     assert made["stages"]["rules"]["stored"] == 2
     assert made["stages"]["llm"] is None
     [again] = await document(environment, "t", "--dry-run")
-    assert {one["outcome"] for one in again["memories"]} == {"known"}
+    assert {memory["outcome"] for memory in again["memories"]} == {"known"}
     code, text = await turnlog(environment, "extract", "t", "--dry-run")
     assert code == 0
     assert "“My GPA is 3.6.”" in text and "left out  question  gpa" in text
@@ -77,7 +77,7 @@ async def test_turns_without_a_time_give_memories_that_last(environment: dict[st
     await document(environment, "--user", "ann")
     code, text = await turnlog(environment, "memories", "--user", "ann", "--json")
     assert code == 0
-    assert {(one["content"], one["expires_at"]) for one in json.loads(text)} == {
+    assert {(memory["content"], memory["expires_at"]) for memory in json.loads(text)} == {
         ("Lives in Berlin", None),
         ("Birthday is 05-03", None),
     }

@@ -124,7 +124,7 @@ OPTIONS = {
 
 
 def test_every_command_that_takes_an_id_is_tried_here() -> None:
-    assert {name for name, found in OPTIONS.items() if found} == WORDS.keys()
+    assert {name for name, id_options in OPTIONS.items() if id_options} == WORDS.keys()
 
 
 async def test_an_empty_user_or_tenant_is_refused_by_every_command(
@@ -133,10 +133,10 @@ async def test_an_empty_user_or_tenant_is_refused_by_every_command(
     calls = []
     for name, words in part([*WORDS.items()]):
         somebody = ("--user", "ann") if "--user" in OPTIONS[name] else ()
-        given = (*name.split(), *words)
-        calls += [(*given, *somebody, "--tenant", "")] if "--tenant" in OPTIONS[name] else []
-        calls += [(*given, "--user", "")] if somebody else []
-    for call, said in zip(calls, await turnlog_in_one_process([(*one, "--json") for one in calls]), strict=True):
+        command_words = (*name.split(), *words)
+        calls += [(*command_words, *somebody, "--tenant", "")] if "--tenant" in OPTIONS[name] else []
+        calls += [(*command_words, "--user", "")] if somebody else []
+    for call, said in zip(calls, await turnlog_in_one_process([(*call, "--json") for call in calls]), strict=True):
         assert (call, said.error) == (call, "invalid-id")
     assert await log.head() == 0
 
@@ -158,12 +158,12 @@ async def test_no_conversation_begins_with_an_empty_id_or_on_an_internal_thread(
 async def test_a_line_with_invalid_ids_is_rejected_once(log: Log, turnlog: Cli, tmp_path: Path) -> None:
     ids = [{"thread": "fine"}, {"thread": "memories/ann"}, {"thread": "t", "user": "x" * 600}]
     file = tmp_path / "lines.jsonl"
-    file.write_text("".join(json.dumps({**one, "role": "user", "text": "hello"}) + "\n" for one in ids))
+    file.write_text("".join(json.dumps({**line_ids, "role": "user", "text": "hello"}) + "\n" for line_ids in ids))
     done = await turnlog("import", str(file), "--format", "jsonl", "--no-embed", "--json")
-    found = json.loads(done.out)
+    report = json.loads(done.out)
     assert done.code == 1
-    assert (found["turns"], found["threads"], found["rejected_count"]) == (1, 1, 2)
-    assert [one["where"] for one in found["rejected"]] == [
+    assert (report["turns"], report["threads"], report["rejected_count"]) == (1, 1, 2)
+    assert [rejected["where"] for rejected in report["rejected"]] == [
         "turn L2 of thread memories/ann",
         "turn L3 of thread t",
     ]

@@ -38,13 +38,13 @@ dedupe_key = "instrument-{value}"
 
 async def embed(log: Log, db: Connection, *memories: Memory) -> None:
     """Embeds the memories with the same vector, as if they said the same."""
-    for one in memories:
-        key = hashlib.sha256(one.content.encode()).digest()
+    for memory in memories:
+        key = hashlib.sha256(memory.content.encode()).digest()
         await db.execute(
             "INSERT INTO embedding_cache (model, text_hash, embedding) VALUES (%s, %s, %s::halfvec)",
             (MODEL, key, HalfVector([1.0, 0.0]).to_text()),
         )
-    data = MemoriesEmbedded(model=MODEL, dimensions=2, memory_ids=tuple(one.id for one in memories))
+    data = MemoriesEmbedded(model=MODEL, dimensions=2, memory_ids=tuple(memory.id for memory in memories))
     await log.append(event(data, thread=memory_thread("ann"), user="ann"))
 
 
@@ -63,7 +63,7 @@ async def test_jobs_are_listed_with_their_last_run_and_done_now(log: Log, turnlo
 
 async def test_duplicate_memories_are_merged_and_separated_again(log: Log, db: Connection, turnlog: Cli) -> None:
     told = [memory_of(1, content="很喜欢喝绿茶"), memory_of(2, content="她非常爱喝绿茶")]
-    await log.append_many([memory_event(one, "ann") for one in told])
+    await log.append_many([memory_event(memory, "ann") for memory in told])
     await embed(log, db, *told)
     ran = (await turnlog("jobs", "run", "compaction", "--json")).document
     assert (ran["counts"], ran["errors"]) == (SKIPPED | {"looked_at": 2, "groups": 1, "closed": 1}, 0)
@@ -89,7 +89,7 @@ async def test_a_merge_by_a_model_is_shown_with_its_sources_and_undone(
             await run_compaction(runtime)
     shown = (await turnlog("memories", "show", "really fond of it", "--user", "ann")).out
     assert f"→ FACT        {TEA_MERGED}" in shown
-    assert all(f"“{one.content}”" in shown for one in (TEA, TEA_FOND)), shown
+    assert all(f"“{memory.content}”" in shown for memory in (TEA, TEA_FOND)), shown
     assert shown.count("merged, ") == 2
     listed = (await turnlog("compactions", "--user", "ann")).out.strip()
     assert listed.endswith("2 memories  merge  similarity 0.87")
@@ -102,10 +102,10 @@ async def test_a_merge_by_a_model_is_shown_with_its_sources_and_undone(
 async def test_other_rules_are_run_as_a_trial_compared_and_promoted(log: Log, turnlog: Cli, tmp_path: Path) -> None:
     (tmp_path / "rules.toml").write_text(RULES, "utf-8")
     await log.append_many([user_turn(text, n) for n, text in enumerate(["I take cello lessons.", "我在学钢琴。"])])
-    found = await turnlog("rederive", "run", "music", "--rules", str(tmp_path / "rules.toml"))
-    assert "Takes cello lessons" in found.out and "在学钢琴" in found.out, found.err
-    [one] = (await turnlog("rederive", "diff", "music", "--json")).document
-    assert (one["user"], len(one["added"]), one["gone"]) == ("ann", 2, [])
+    trial = await turnlog("rederive", "run", "music", "--rules", str(tmp_path / "rules.toml"))
+    assert "Takes cello lessons" in trial.out and "在学钢琴" in trial.out, trial.err
+    [difference] = (await turnlog("rederive", "diff", "music", "--json")).document
+    assert (difference["user"], len(difference["added"]), difference["gone"]) == ("ann", 2, [])
     assert (await turnlog("memories", "--user", "ann", "--json")).document == []
     asked = await turnlog("rederive", "promote", "music", typed="n\n")
     assert (asked.code, "[not-confirmed]" in asked.err) == (1, True)

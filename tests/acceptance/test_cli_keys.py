@@ -28,7 +28,7 @@ async def test_keys_from_no_encryption_to_a_changed_kek(environment: dict[str, s
     code, status = await turnlog(environment, "encryption-key", "status")
     assert (code, status) == (0, {"sealing": False, "kek": None, "keys": []})
     code, findings = await turnlog(environment, "doctor")
-    [finding] = [one for one in findings if one["check"] == "encryption"]
+    [finding] = [finding for finding in findings if finding["check"] == "encryption"]
     assert (code, finding["ok"], "TURNLOG_KEK" in finding["fix"]) == (1, False, True)
     code, refused = await turnlog(environment, "encryption-key", "rotate", "--user", "ann")
     assert (code, refused["error"]["code"]) == (1, "invalid-kek")
@@ -44,7 +44,7 @@ async def test_keys_from_no_encryption_to_a_changed_kek(environment: dict[str, s
     _, made = await turnlog(environment, "encryption-key", "new-kek")
     both = {"TURNLOG_KEK": made["kek"], "TURNLOG_KEK_OLD": KEK}
     code, findings = await turnlog(environment, "doctor", **both)
-    [finding] = [one for one in findings if one["check"] == "encryption"]
+    [finding] = [finding for finding in findings if finding["check"] == "encryption"]
     assert (finding["ok"], "turnlog encryption-key rewrap" in finding["fix"]) == (True, True)
     code, done = await turnlog(environment, "encryption-key", "rewrap", **both)
     assert (code, done["rewrapped"]) == (0, 2)
@@ -60,7 +60,7 @@ async def test_up_and_workers_store_plaintext_only_on_request(environment: dict[
         assert (code, refused["error"]["code"]) == (1, "invalid-kek")
         assert "TURNLOG_PLAINTEXT=yes" in refused["error"]["message"]
     code, findings = await turnlog(environment, "doctor", TURNLOG_PLAINTEXT="yes")
-    [finding] = [one for one in findings if one["check"] == "encryption"]
+    [finding] = [finding for finding in findings if finding["check"] == "encryption"]
     assert finding["ok"] and "not encrypted" in finding["detail"]
 
 

@@ -71,5 +71,5 @@ async def test_a_reading_command_projects_events_that_no_process_has_projected(
 ) -> None:
     async with opened(settings) as runtime:
         await open_thread(runtime, settings.tenant, "t", "ann", "Dogs")
-    [found] = (await turnlog("threads", "--json")).document
-    assert found["label"] == "Dogs"
+    [thread] = (await turnlog("threads", "--json")).document
+    assert thread["label"] == "Dogs"

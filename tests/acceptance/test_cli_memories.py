@@ -55,7 +55,7 @@ async def test_words_of_several_memories_forget_none_and_list_them(log: Log, tur
     refused = await turnlog("forget", "tea", "--user", "ann", "--yes", "--json")
     assert (refused.code, refused.error) == (1, "ambiguous-memory")
     listed = json.loads(refused.out)["error"]["candidates"]
-    assert sorted(one["content"] for one in listed) == ["I like tea", "I sell tea"]
+    assert sorted(memory["content"] for memory in listed) == ["I like tea", "I sell tea"]
     assert len((await turnlog("memories", "--user", "ann", "--json")).document) == 2
 
 
@@ -87,7 +87,7 @@ async def test_a_history_shows_every_version_and_its_source(log: Log, turnlog: C
         "    “GPA is 3.9”  chat #1, 2026-01-10 12:00",
     ]
     document = (await turnlog("memories", "show", "gpa", "--user", "ann", "--json")).document
-    assert [one["status"] for one in document["history"]] == ["closed", "valid"]
+    assert [version["status"] for version in document["history"]] == ["closed", "valid"]
     assert document["memory"] == str(new.id)
 
 
@@ -184,11 +184,11 @@ async def test_entities_do_not_mention_forgotten_memories(log: Log, turnlog: Cli
     mia = Entity(type="PERSON", name="Mia", description="allergic to nuts", sources=nuts.sources)
     zh = Entity(type="PERSON", name="米娅", description="喜欢喝茶", sources=tea.sources)
     await tell(log, nuts, tea)
-    found = EntitiesFound(entities=(mia, zh, mia.model_copy(update={"type": "TOPIC", "sources": tea.sources})))
-    await log.append(event(found, thread=memory_thread("ann"), user="ann"))
+    named = EntitiesFound(entities=(mia, zh, mia.model_copy(update={"type": "TOPIC", "sources": tea.sources})))
+    await log.append(event(named, thread=memory_thread("ann"), user="ann"))
     assert (await turnlog("forget", "nuts", "--user", "ann", "--yes")).out.startswith("forgot 1 memory\n")
     rows = (await turnlog("entities", "--user", "ann", "--json")).document
-    assert [(row["type"], row["name"], [one["quote"] for one in row["sources"]]) for row in rows] == [
+    assert [(row["type"], row["name"], [source["quote"] for source in row["sources"]]) for row in rows] == [
         ("PERSON", "米娅", ["我和米娅喜欢喝茶"]),
         ("TOPIC", "Mia", ["我和米娅喜欢喝茶"]),
     ]
@@ -212,9 +212,9 @@ async def test_a_question_is_listed_and_answered(log: Log, turnlog: Cli) -> None
 
 async def test_forget_refuses_a_beginning_that_several_memories_share(log: Log, turnlog: Cli) -> None:
     await tell(log, claim("I like tea", 0), claim("I like cake", 1))
-    found = await turnlog("forget", "I like", "--user", "ann", "--yes")
-    assert found.code == 1
-    assert "I like tea" in found.err and "I like cake" in found.err and "[ambiguous-memory]" in found.err
+    refused = await turnlog("forget", "I like", "--user", "ann", "--yes")
+    assert refused.code == 1
+    assert "I like tea" in refused.err and "I like cake" in refused.err and "[ambiguous-memory]" in refused.err
 
 
 async def test_empty_words_do_not_select_the_only_memory(log: Log, turnlog: Cli) -> None:
@@ -254,13 +254,17 @@ async def test_statistics_of_decay_are_shown_as_text_and_json(turnlog: Cli) -> N
     assert first.startswith("1 memory, 0 archived; importance 0.")
     assert [line.split() for line in tiers] == [["1", "WORKING"], ["0", "SHORT"], ["0", "LONG"], ["0", "ARCHIVE"]]
     assert last.endswith("UTC archives 0, deletes 0, ends 0 that expire")
-    found = (await turnlog("memories", "stats", "--user", "bob", "--json")).document
-    assert (found["total_memories"], found["by_tier"]["WORKING"], found["scheduled_for_delete"]) == (0, 0, 0)
+    statistics = (await turnlog("memories", "stats", "--user", "bob", "--json")).document
+    assert (statistics["total_memories"], statistics["by_tier"]["WORKING"], statistics["scheduled_for_delete"]) == (
+        0,
+        0,
+        0,
+    )
 
 
 async def test_preferences_and_limits_are_tables(turnlog_in_one_process: ManyCommands) -> None:
-    given = ("preferences", "--user", "ann", "--set", "language=中文", "--set", "retention_days=30")
-    preferences, limits, retention = await turnlog_in_one_process([given, ("limits",), ("retention",)])
+    setting = ("preferences", "--user", "ann", "--set", "language=中文", "--set", "retention_days=30")
+    preferences, limits, retention = await turnlog_in_one_process([setting, ("limits",), ("retention",)])
     head, *lines = preferences.out.splitlines()
     assert head.split() == ["PREFERENCE", "VALUE"]
     assert {line.index(line.split()[1]) for line in lines} == {head.index("VALUE")}

@@ -39,11 +39,11 @@ async def test_recall_of_a_user_shows_memories_with_reasons(log: Log, environmen
         assert code == 0, text
         return json.loads(text)
 
-    found = await document("我的GPA是多少？", "--explain")
-    assert [one["content"] for one in found["memories"]] == ["我的GPA是3.8"]
-    assert found["memories"][0]["explain"]["words"]["value"] > 0.9
-    assert "words, entities and dates only" in found["memories_degraded"]
-    assert found["items"] == []
+    recalled = await document("我的GPA是多少？", "--explain")
+    assert [memory["content"] for memory in recalled["memories"]] == ["我的GPA是3.8"]
+    assert recalled["memories"][0]["explain"]["words"]["value"] > 0.9
+    assert "words, entities and dates only" in recalled["memories_degraded"]
+    assert recalled["items"] == []
     before = f"{week - timedelta(days=1):%Y-%m-%d}"
     assert (await document("Where do I live?", "--as-of", before))["memories"] == []
     assert (await document("Where do I live?", "--max-tokens", "3"))["memories"] == []
@@ -66,8 +66,8 @@ async def test_recall_says_when_probably_nothing_answers(log: Log, environment: 
         _, text = await turnlog(environment, "recall", question, *where)
         assert text.startswith("probably nothing here answers that") is not answered
         assert "kitten" in text
-        found = json.loads((await turnlog(environment, "recall", question, *where, "--json"))[1])
-        assert (found["confidence"] > 0.5) is answered
+        recalled = json.loads((await turnlog(environment, "recall", question, *where, "--json"))[1])
+        assert (recalled["confidence"] > 0.5) is answered
     summary = json.loads((await turnlog(environment, "recall", "Summarise our talks", *where, "--json"))[1])
     assert summary["confidence"] is None
 
@@ -83,9 +83,9 @@ async def test_recall_by_topic_returns_its_turns_and_lists_topics_for_an_unknown
     lines = [{"query": "boats", "thread": "t", "topic": topic} for topic in ("essay", "tea", 3)]
     batch.write_text("".join(json.dumps(line) + "\n" for line in lines))
     where, asked = ("recall", "--keyword-only"), ("boats", "--topic", "ESSAY", "--json")
-    for place in (("--thread", "t"), ("--user", "ann")):
-        found = json.loads((await turnlog(environment, *where, *place, *asked))[1])
-        assert [one["text"] for one in found["items"]] == ["My essay is about boats."]
+    for scope in (("--thread", "t"), ("--user", "ann")):
+        recalled = json.loads((await turnlog(environment, *where, *scope, *asked))[1])
+        assert [item["text"] for item in recalled["items"]] == ["My essay is about boats."]
     code, text = await turnlog(environment, *where, "--thread", "t", "--topic", "论文")
     assert (code, "我的论文什么时候交？" in text, "boats" in text) == (0, True, False)
     code, text = await turnlog(environment, *where, "--thread", "t", "--topic", "tea")
@@ -99,8 +99,8 @@ async def test_yesterday_follows_the_configured_timezone(log: Log, environment: 
     zone = "Asia/Shanghai"
     there, utc = yesterdays_of_zone_and_utc(ZoneInfo(zone))
     await log.append_many([recorded("I 买 buy a chair", there), recorded("I 买 buy a lamp", utc)])
-    for given, first in (({"TURNLOG_TIMEZONE": zone}, "chair"), ({}, "lamp")):
-        code, text = await turnlog(environment | given, "recall", question, "-u", "ann", "--keyword-only", "--json")
+    for variables, first in (({"TURNLOG_TIMEZONE": zone}, "chair"), ({}, "lamp")):
+        code, text = await turnlog(environment | variables, "recall", question, "-u", "ann", "--keyword-only", "--json")
         assert code == 0, text
         assert json.loads(text)["memories"][0]["content"] == f"I 买 buy a {first}"
 
@@ -132,7 +132,7 @@ async def test_entities_of_a_user_are_listed(log: Log, environment: dict[str, st
     await log.append_many([entities(("PERSON", "Maria"), ("SCHOOL", "清华大学")), entities(("PERSON", "Maria"))])
     code, text = await turnlog(environment, "entities", "--user", "ann", "--json")
     assert code == 0, text
-    assert [(one["type"], one["name"], one["mention_count"]) for one in json.loads(text)] == [
+    assert [(entity["type"], entity["name"], entity["mention_count"]) for entity in json.loads(text)] == [
         ("PERSON", "Maria", 2),
         ("SCHOOL", "清华大学", 1),
     ]

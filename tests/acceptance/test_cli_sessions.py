@@ -50,8 +50,12 @@ async def test_a_session_is_shown_checkpointed_listed_and_reset(log: Log, enviro
     assert (shown["meta"]["user_id"], shown["flow_context"]["turn_count"]) == ("ann", 4)
     made = await document("checkpoint", "t", "--summary", "Ann said things.", "--recent-turns", "1")
     assert made["message_context"]["mode"] == "SUMMARY_N"
-    [one] = await document("checkpoints", "t")
-    assert (one["summary"], one["turns_covered"], one["trigger"]) == ("Ann said things.", 3, "manual")
+    [checkpoint] = await document("checkpoints", "t")
+    assert (checkpoint["summary"], checkpoint["turns_covered"], checkpoint["trigger"]) == (
+        "Ann said things.",
+        3,
+        "manual",
+    )
     state = ("--intent", "book", "--slots", '{"desk": {"城市": "柏林"}}', "--pending", '{"ask": "date"}')
     await document("set", "t", *state, "--snapshot", '{"name": "Ann"}')
     code, text = await turnlog(environment, "session", "set", "t", "--snapshot", '{"allergies": ["nuts"]}')
@@ -82,10 +86,12 @@ async def test_a_session_begins_with_existing_turns_and_its_history_is_shown(
     assert history[:2] == ["User: message 1", "Assistant: message 2"]
     long = "and then? " * 60
     code, text = await turnlog(environment, "session", "context", "t", "--query", long, "--json")
-    found = json.loads(text)
-    assert (code, found["should_checkpoint_summary"], found["token_ratio"] > 0.5) == (0, True, True)
-    asked = [one.event.data async for one in log.read_thread("default", "t", types=("segment_checkpoint_requested",))]
-    [request] = [one for one in asked if isinstance(one, SegmentCheckpointRequested)]
+    shown = json.loads(text)
+    assert (code, shown["should_checkpoint_summary"], shown["token_ratio"] > 0.5) == (0, True, True)
+    asked = [
+        stored.event.data async for stored in log.read_thread("default", "t", types=("segment_checkpoint_requested",))
+    ]
+    [request] = [data for data in asked if isinstance(data, SegmentCheckpointRequested)]
     assert (request.rules.model_context_window, request.rules.recent_turns) == (256, 1)
     code, text = await turnlog(environment, "session", "create", "t")
     assert (code, text.splitlines()[0]) == (0, "t  user ann  0 turns")

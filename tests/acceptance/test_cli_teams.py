@@ -17,8 +17,8 @@ def model() -> Iterator[OpenAIServer]:
 
 @pytest.fixture
 def turnlog(nats_url: str, database_url: str, tmp_path: Path, model: OpenAIServer) -> Cli:
-    given = {"TURNLOG_TEAM": "advising", "API_BASE_URL": model.url, "API_KEY": model.key, "TURNLOG_MODEL": "m"}
-    return commands(environment_of(nats_url, database_url, tmp_path) | given)
+    variables = {"TURNLOG_TEAM": "advising", "API_BASE_URL": model.url, "API_KEY": model.key, "TURNLOG_MODEL": "m"}
+    return commands(environment_of(nats_url, database_url, tmp_path) | variables)
 
 
 async def test_agents_are_listed_changed_and_switched(turnlog: Cli) -> None:

@@ -31,7 +31,7 @@ GIVEN = {"TURNLOG_NATS_TOKEN": "another", "TURNLOG_KEK": KEK, "TURNLOG_API_SECRE
 
 
 def interpolated(text: str) -> str:
-    return VARIABLE.sub(lambda found: GIVEN.get(found[1], found[2] or ""), text)
+    return VARIABLE.sub(lambda match: GIVEN.get(match[1], match[2] or ""), text)
 
 
 @contextlib.asynccontextmanager
@@ -71,10 +71,10 @@ async def cluster(folder: Path) -> AsyncIterator[Callable[[str], str]]:
 
 
 def environment_of(service: str, local: Callable[[str], str], database_url: str, folder: Path) -> dict[str, str]:
-    given = {name: local(interpolated(value)) for name, value in COMPOSE["services"][service]["environment"].items()}
+    composed = {name: local(interpolated(value)) for name, value in COMPOSE["services"][service]["environment"].items()}
     own = {"DATABASE_URL": database_url, "TURNLOG_HOME": str(folder / service)}
     own["TURNLOG_METRICS_PORT"] = str(free_port())  # here all services share a machine
-    return {"PATH": os.environ["PATH"], "HOME": str(folder), **given, **own}
+    return {"PATH": os.environ["PATH"], "HOME": str(folder), **composed, **own}
 
 
 @pytest.mark.nightly
@@ -99,8 +99,8 @@ async def test_api_and_projectors_work_with_the_accounts_and_the_environment_of_
             root = f"Bearer {await printed(['token', '--user', 'root', '--role', 'admin'], environment)}"
             said = {"turns": [{"role": "user", "content": "My corgi is called Sesame."}]}
             assert (await client.post("/api/threads/t/turns", json=said)).status_code == 201
-            found = await client.get("/api/threads/t/context", params={"query": "What is my dog called?"})
-            assert "Sesame" in found.text, found.text
+            context = await client.get("/api/threads/t/context", params={"query": "What is my dog called?"})
+            assert "Sesame" in context.text, context.text
             limits = {"user_per_minute": 7}  # one process signs the event, and the other checks it
             changed = await client.put("/api/operations/limits/user", json=limits, headers={"Authorization": root})
             assert (changed.status_code, changed.json()["user"]["user_per_minute"]) == (200, 7), changed.text

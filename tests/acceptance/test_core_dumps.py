@@ -33,9 +33,9 @@ def test_a_command_that_crashes_leaves_no_core_dump(tmp_path: Path) -> None:
 async def test_embedded_servers_write_no_core_dump(home: Path) -> None:
     await start(home)
     try:
-        found = pids(home)
-        assert set(found) == {"nats", "postgres"}
-        limits = [Path(f"/proc/{pid}/limits").read_text() for pid in found.values()]
+        servers = pids(home)
+        assert set(servers) == {"nats", "postgres"}
+        limits = [Path(f"/proc/{pid}/limits").read_text() for pid in servers.values()]
         assert all(re.search(r"^Max core file size +0 +0 ", text, re.MULTILINE) for text in limits)
     finally:
         await stop(home)

@@ -47,9 +47,9 @@ NOTHING = Ended(0, "", "")
 
 
 def program(label: str) -> str:
-    (found,) = blocks("docs/subscribe.md", "python", label)
-    assert "turnlog." not in found.text.replace('"turnlog.', ""), "the page promises not to import turnlog"
-    return found.text
+    (block,) = blocks("docs/subscribe.md", "python", label)
+    assert "turnlog." not in block.text.replace('"turnlog.', ""), "the page promises not to import turnlog"
+    return block.text
 
 
 @asynccontextmanager
@@ -184,8 +184,8 @@ async def test_commands_of_the_pages_print_what_they_show(
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        found: int = probe.getsockname()[1]
-    return found
+        port: int = probe.getsockname()[1]
+    return port
 
 
 async def show(step: Step, home: Path, port: int) -> None:

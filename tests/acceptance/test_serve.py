@@ -27,9 +27,9 @@ MCP = {"Accept": "text/event-stream", "Mcp-Protocol-Version": "2025-06-18"}
 
 
 @asynccontextmanager
-async def open_stream(http: httpx2.AsyncClient, method: str, path: str, **given: Any) -> AsyncIterator[None]:
+async def open_stream(http: httpx2.AsyncClient, method: str, path: str, **options: Any) -> AsyncIterator[None]:
     """Opens a response that is never read to its end."""
-    async with http.stream(method, path, **given) as response:
+    async with http.stream(method, path, **options) as response:
         assert response.status_code == 200, await response.aread()
         assert response.headers["content-type"].startswith("text/event-stream")
         yield

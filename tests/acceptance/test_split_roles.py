@@ -20,11 +20,11 @@ ADMIN = "/admin/ai-agent"
 
 
 def by_role(page: str, name: str, **labels: str) -> dict[str, float]:
-    samples = [one for family in text_string_to_metric_families(page) for one in family.samples]
+    samples = [sample for family in text_string_to_metric_families(page) for sample in family.samples]
     return {
-        one.labels.get("role", ""): one.value
-        for one in samples
-        if one.name == name and labels.items() <= one.labels.items()
+        sample.labels.get("role", ""): sample.value
+        for sample in samples
+        if sample.name == name and labels.items() <= sample.labels.items()
     }
 
 
@@ -33,9 +33,9 @@ async def test_the_api_shows_the_work_of_an_agent_in_another_process(
 ) -> None:
     with MemoryServer() as model, ExitStack() as stack:
         where = {"NATS_URL": nats_url, "DATABASE_URL": database_url, "TURNLOG_KEK": KEK}
-        given = environment(tmp_path, **where, API_BASE_URL=model.url, TURNLOG_MODEL="m")
+        variables = environment(tmp_path, **where, API_BASE_URL=model.url, TURNLOG_MODEL="m")
         output = tmp_path / "agent.log"
-        agent = begin_command("worker", "agent", environment=given, output=output)
+        agent = begin_command("worker", "agent", environment=variables, output=output)
         stack.callback(agent.kill)
         async with (
             serve(api_base_url=model.url, model="m") as api,
@@ -60,10 +60,10 @@ async def test_the_api_shows_the_work_of_an_agent_in_another_process(
             assert by_role(page, "turnlog_http_request_seconds_count", method="POST", status="201")["projectors+api"]
             assert by_role(page, "turnlog_projection_stalled", projection="messages") == {"": 0}
             bad, good = (await admin.get(f"{ADMIN}/traces/recent")).json()[:2]
-            assert [(one["role"], one["status"]) for one in (bad, good)] == [("agent", "error"), ("agent", "ok")]
+            assert [(trace["role"], trace["status"]) for trace in (bad, good)] == [("agent", "error"), ("agent", "ok")]
             assert {"chat m", "memory retrieve"} <= {span["name"] for span in good["spans"]}
             assert (await admin.get(f"{ADMIN}/traces/errors")).json()[0] == bad
             assert (await admin.get(f"{ADMIN}/metrics")).json()["llm"]["calls"]["m"] >= 1
             circuits: list[dict[str, Any]] = (await admin.get(f"{ADMIN}/circuit-breakers")).json()
-            [llm] = [one for one in circuits if one["service"] == "llm"]
+            [llm] = [circuit for circuit in circuits if circuit["service"] == "llm"]
             assert llm["roles"]["agent"] == "closed" and llm["processes"] >= 1

@@ -28,15 +28,15 @@ async def two_servers(
     api: Api, model: MemoryServer, nats_url: str, database_url: str, folder: Path
 ) -> AsyncIterator[list[tuple[Any, httpx2.AsyncClient]]]:
     """Yields the process and a client of each server."""
-    given = environment(folder, NATS_URL=nats_url, DATABASE_URL=database_url, TURNLOG_KEK=KEK)
-    given |= {"API_BASE_URL": model.url, "TURNLOG_MODEL": "m", "TOPIC_EXTRACTION": "false"}
+    variables = environment(folder, NATS_URL=nats_url, DATABASE_URL=database_url, TURNLOG_KEK=KEK)
+    variables |= {"API_BASE_URL": model.url, "TURNLOG_MODEL": "m", "TOPIC_EXTRACTION": "false"}
     header = {"Authorization": f"Bearer {api.token(role='vip')}"}
     async with AsyncExitStack() as stack:
         outputs = [folder / f"serve-{number}.log" for number in range(2)]
-        processes = [begin_command("serve", environment=given, output=output) for output in outputs]
+        processes = [begin_command("serve", environment=variables, output=output) for output in outputs]
         for process in processes:
             stack.callback(process.kill)
-        found = []
+        servers = []
         for process, output in zip(processes, outputs, strict=True):
 
             async def is_up(output: Path = output) -> bool:
@@ -45,14 +45,14 @@ async def two_servers(
             await eventually(is_up)
             url = output.read_text().split(" runs at ")[1].split()[0]
             client = httpx2.AsyncClient(base_url=url, headers=header, verify=tls_context(), timeout=60)
-            found.append((process, await stack.enter_async_context(client)))
-        yield found
+            servers.append((process, await stack.enter_async_context(client)))
+        yield servers
 
 
 def sent(model: MemoryServer) -> list[list[str]]:
     """Returns the messages of each request to the model."""
     asked = model.asked("answer")
-    return [[one["content"] for one in body["messages"] if one["role"] != "system"] for body in asked]
+    return [[message["content"] for message in body["messages"] if message["role"] != "system"] for body in asked]
 
 
 @pytest.mark.parametrize("ask", [completion, answer])
@@ -62,10 +62,10 @@ async def test_questions_to_both_are_answered_in_order(
     async with two_servers(api, model, nats_url, database_url, tmp_path) as both:
         clients = [client for _, client in both]
         done = await asyncio.gather(*(ask(clients[at % 2], "t", f"Question {at}?") for at in range(6)))
-        assert {one.status_code // 100 for one in done} == {2}, [one.text for one in done]
+        assert {reply.status_code // 100 for reply in done} == {2}, [reply.text for reply in done]
         said = await turns(clients[0], "t")
         assert sorted(said[::2]) == [f"Question {at}?" for at in range(6)]
-        assert said[1::2] == [f"echo: {one}" for one in said[::2]]
+        assert said[1::2] == [f"echo: {question}" for question in said[::2]]
         assert sent(model) == [said[: 2 * at + 1] for at in range(6)]
 
 
@@ -86,16 +86,16 @@ async def test_a_killed_server_does_not_delay_questions_to_the_other(
             done, _ = await asyncio.wait(others, timeout=1.5)
             assert not done and len(sent(model)) == 1
             go_on.set()
-        assert [one.status_code // 100 for one in await asyncio.gather(*others)] == [2, 2]
+        assert [reply.status_code // 100 for reply in await asyncio.gather(*others)] == [2, 2]
         go_on.set()
         with pytest.raises(httpx2.HTTPError):
             await killed
         said = await turns(second, "t")
         head = ["One?", "first"] if ask is answer else ["One?"]
-        one, other = said[len(head) :: 2]  # either connection may have been first
-        assert {one, other} == {"Two?", "Three?"}
-        assert said == [*head, one, f"echo: {one}", other, f"echo: {other}"]
-        assert sent(model) == [["One?"], [*head, one], [*head, one, f"echo: {one}", other]]
+        earlier, later = said[len(head) :: 2]  # either connection may have been first
+        assert {earlier, later} == {"Two?", "Three?"}
+        assert said == [*head, earlier, f"echo: {earlier}", later, f"echo: {later}"]
+        assert sent(model) == [["One?"], [*head, earlier], [*head, earlier, f"echo: {earlier}", later]]
 
 
 async def test_a_retry_after_its_server_was_killed_is_answered_by_the_other_and_stored_once(

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-async def place(home: Path) -> AsyncIterator[Path]:
+async def up_home(home: Path) -> AsyncIterator[Path]:
     """Yields a home whose `up` ends with the test."""
     yield home
     await background.stop(Settings(home=home))
@@ -61,12 +61,12 @@ async def up(prepared_home: Path, tmp_path_factory: pytest.TempPathFactory) -> A
     home.chmod(0o755)
     log = background.log_path(Settings(home=home))
     log.touch(0o644)
-    given = environment(home, TURNLOG_LOG_LEVEL="DEBUG")
-    del given["TURNLOG_API_PORT"]
+    variables = environment(home, TURNLOG_LOG_LEVEL="DEBUG")
+    del variables["TURNLOG_API_PORT"]
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):  # another program has the port already
             stack.enter_context(create_server(("127.0.0.1", 8484)))
-        done = await asyncio.to_thread(run_command, "up", "--detach", environment=given)
+        done = await asyncio.to_thread(run_command, "up", "--detach", environment=variables)
     assert done.code == 0, done.err
     said = re.search(r"at (http://127.0.0.1:\d+) \(pid (\d+)\)", done.out)
     assert said is not None, done.out
@@ -94,21 +94,21 @@ def ups_of(home: Path) -> list[int]:
 
 
 @pytest.mark.nightly
-async def test_of_three_concurrent_ups_one_runs_and_down_ends_everything(place: Path) -> None:
-    done = await asyncio.gather(*(command(place, "up", "--detach") for _ in range(3)))
+async def test_of_three_concurrent_ups_one_runs_and_down_ends_everything(up_home: Path) -> None:
+    done = await asyncio.gather(*(command(up_home, "up", "--detach") for _ in range(3)))
     [up] = [document for code, document in done if code == 0]
     assert [document["error"]["code"] for code, document in done if code != 0] == ["already-up", "already-up"]
-    assert ups_of(place) == [up["pid"]]
-    assert await command(place, "down") == (0, {"stopped": True, "pid": up["pid"]})
-    assert await command(place, "down") == (0, {"stopped": True, "pid": None})  # none was running any more
-    assert (ups_of(place), processes_left_in(place)) == ([], [])
+    assert ups_of(up_home) == [up["pid"]]
+    assert await command(up_home, "down") == (0, {"stopped": True, "pid": up["pid"]})
+    assert await command(up_home, "down") == (0, {"stopped": True, "pid": None})  # none was running any more
+    assert (ups_of(up_home), processes_left_in(up_home)) == ([], [])
 
 
-async def test_an_up_that_is_still_starting_is_found_and_ended(place: Path) -> None:
-    settings = Settings(home=place)
-    async with locked(home_at(place)):  # so that `up` waits before it starts the servers
+async def test_an_up_that_is_still_starting_is_found_and_ended(up_home: Path) -> None:
+    settings = Settings(home=up_home)
+    async with locked(home_at(up_home)):  # so that `up` waits before it starts the servers
         up = await asyncio.create_subprocess_exec(
-            *COMMAND, "up", env=environment(place), stdout=DEVNULL, stderr=DEVNULL
+            *COMMAND, "up", env=environment(up_home), stdout=DEVNULL, stderr=DEVNULL
         )
 
         async def is_seen() -> bool:
@@ -117,14 +117,14 @@ async def test_an_up_that_is_still_starting_is_found_and_ended(place: Path) -> N
         await eventually(is_seen)
         assert await background.stop(settings) == up.pid
         await up.wait()
-    assert (ups_of(place), processes_left_in(place)) == ([], [])
+    assert (ups_of(up_home), processes_left_in(up_home)) == ([], [])
 
 
 @pytest.mark.nightly
-async def test_a_start_that_fails_in_the_background_has_the_code_and_message_of_its_cause(place: Path) -> None:
+async def test_a_start_that_fails_in_the_background_has_the_code_and_message_of_its_cause(up_home: Path) -> None:
     with create_server(("127.0.0.1", 0)) as taken:
-        given = environment(place, TURNLOG_API_PORT=str(taken.getsockname()[1]))
-        done = await asyncio.to_thread(run_command, "up", "--detach", environment=given)
+        variables = environment(up_home, TURNLOG_API_PORT=str(taken.getsockname()[1]))
+        done = await asyncio.to_thread(run_command, "up", "--detach", environment=variables)
     assert done.err.startswith("error: turnlog did not start: the API cannot listen on 127.0.0.1:")
     assert done.err.endswith("to a free port [port-taken]\n")
 
@@ -139,8 +139,8 @@ async def is_answered(servers: Servers, thread: str) -> None:
     async def has_both() -> bool:
         try:
             async with await psycopg.AsyncConnection.connect(servers.database_url) as db:
-                found = await db.execute("SELECT role FROM messages WHERE thread_id = %s", (thread,))
-                return {"user", "assistant"} <= {role for (role,) in await found.fetchall()}
+                roles = await db.execute("SELECT role FROM messages WHERE thread_id = %s", (thread,))
+                return {"user", "assistant"} <= {role for (role,) in await roles.fetchall()}
         except psycopg.OperationalError:  # Postgres is starting
             return False
 
@@ -232,12 +232,12 @@ async def test_deleted_durables_and_a_killed_up_are_reported_by_checks(up: Up) -
     await asyncio.to_thread(psutil.wait_procs, [process], 10)
     said = f"turnlog up (pid {up.pid}) died, no role runs"
     code, findings = await command(up.home, "doctor")
-    assert (code, [one["detail"] for one in findings if not one["ok"]]) == (1, [said])
+    assert (code, [finding["detail"] for finding in findings if not finding["ok"]]) == (1, [said])
     code, lag = await command(up.home, "lag")
     assert (code, lag["died"]) == (1, [said])
     assert (await command(up.home, "down"))[0] == 0
     code, findings = await command(up.home, "doctor")
-    assert (code, [one["detail"] for one in findings if one["check"] == "processes"]) == (
+    assert (code, [finding["detail"] for finding in findings if finding["check"] == "processes"]) == (
         0,
         ["no process plays a role, so nothing is served"],
     )

@@ -59,8 +59,8 @@ async def test_a_profile_has_as_many_lines_as_fit_the_most_important_first(serve
         for number, importance in enumerate((0.2, 0.9, 0.5)):
             content = f"Fact number {number} of a person who says a great deal about very little."
             await http.post("/api/memories", json={"content": content, "importance": importance})
-        arguments = (api.runtime, api.runtime.settings.tenant, "ann")
-        whole, part = await profile(*arguments), await profile(*arguments, max_tokens=50)
+        of_ann = (api.runtime, api.runtime.settings.tenant, "ann")
+        whole, part = await profile(*of_ann), await profile(*of_ann, max_tokens=50)
         assert [line.text[12] for group in whole.groups for line in group.lines] == ["1", "2", "0"]
         assert part.tokens <= 50 and part.left_out == 3 - len(part.groups[0].lines) > 0
         assert part.groups[0].lines[0] == whole.groups[0].lines[0]

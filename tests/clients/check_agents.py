@@ -64,7 +64,7 @@ async def transcript(api: Api, thread: str = "t") -> list[tuple[str, str, str]]:
     await api.runtime.wait_until_projected()
     async with api.client("ann") as ann:
         items = (await ann.get(f"/api/threads/{thread}/turns")).json()["items"]
-    return [(one["role"], one["content"], one["origin"]) for one in items]
+    return [(turn["role"], turn["content"], turn["origin"]) for turn in items]
 
 
 FORMS = [("user", "I live in Turin"), {"role": "user", "content": "I live in Turin"}, "I live in Turin"]
@@ -81,7 +81,7 @@ async def test_messages_to_a_deep_agent_are_turns(serve: Serve, model: AgentServ
             )
             state = await agent.ainvoke({"messages": [FORMS[at]]}, config(user_id="ann"))
         said = [("user", "I live in Turin", "person"), ("assistant", "echo: I live in Turin", "model")]
-        assert [(role, text) for role, text, _ in await transcript(api)] == [one[:2] for one in said] * 3
+        assert [(role, text) for role, text, _ in await transcript(api)] == [turn[:2] for turn in said] * 3
         assert len(state["messages"]) == 6
 
 
@@ -102,7 +102,7 @@ async def test_an_answer_in_an_applications_form_is_read_back(serve: Serve, mode
 async def test_summaries_of_agents_are_not_the_persons_words(serve: Serve, model: AgentServer, is_deep: bool) -> None:
     async with serve("reactors") as api:
         saver = TurnlogSaver(api.runtime.log, api.runtime.pool)
-        given: dict[str, Any] = {"model": chat_model(model), "checkpointer": saver}
+        options: dict[str, Any] = {"model": chat_model(model), "checkpointer": saver}
         if is_deep:
             from deepagents import create_deep_agent
             from deepagents.backends import StateBackend
@@ -112,13 +112,18 @@ async def test_summaries_of_agents_are_not_the_persons_words(serve: Serve, model
             deep = DeepSummaries(
                 model=chat_model(model), backend=backend, trigger=("messages", 5), keep=("messages", 2)
             )
-            agent = create_deep_agent(**given, backend=backend, middleware=[deep])
+            agent = create_deep_agent(**options, backend=backend, middleware=[deep])
         else:
             langchain = SummarizationMiddleware(model=chat_model(model), trigger=("messages", 5), keep=("messages", 2))
-            agent = create_agent(**given, middleware=[langchain])
+            agent = create_agent(**options, middleware=[langchain])
         for at in range(4):
             await agent.ainvoke({"messages": [("user", f"Number {at} of my list")]}, config(user_id="ann"))
-        asked = [one for body in model.bodies("chat") for one in body["messages"] if SUMMARY in str(one["content"])]
+        asked = [
+            message
+            for body in model.bodies("chat")
+            for message in body["messages"]
+            if SUMMARY in str(message["content"])
+        ]
         assert asked, "the agent's model is given the summary"
         turns = await transcript(api)
         assert [text for role, text, origin in turns if origin == "person"] == [

@@ -85,7 +85,7 @@ async def test_claude_code_is_captured_and_reads_its_mcp_configuration(
         await ann.post("/api/memories", json={"content": TEA})
         with answering(answer) as (url, _):
             said = await run(tmp_path, CLAUDE, "-p", DOG, ANTHROPIC_BASE_URL=url, ANTHROPIC_API_KEY="none")
-        assert said == "Hi.\n" and any(DOG in one and TEA in one for one in sent)
+        assert said == "Hi.\n" and any(DOG in text and TEA in text for text in sent)
         await is_captured(api, DOG, "Hi.")
         printed = (await turnlog("mcp", "install", "--user", "ann", "--client", "claude-code")).document
         printed["mcpServers"]["turnlog"]["env"]["TURNLOG_KEK"] = KEK

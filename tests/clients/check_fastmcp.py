@@ -26,9 +26,9 @@ async def test_fastmcp_remembers_and_recalls_for_the_user(signs_in: bool, serve:
             text=True,
         )
         assert done.returncode == 0, done.stderr
-        found = json.loads(done.stdout)
-        assert {"remember", "recall", "memories"} <= set(found["tools"])
-        assert "Sesame" in found["recalled"]
+        report = json.loads(done.stdout)
+        assert {"remember", "recall", "memories"} <= set(report["tools"])
+        assert "Sesame" in report["recalled"]
         for user, knows in (("ann", True), ("bob", False)):
             async with api.client(user) as client:
                 assert ("Sesame" in (await client.get("/api/memories")).text) is knows

@@ -54,10 +54,10 @@ def folder(tmp_path: Path) -> Path:
 
 async def run(folder: Path, *words: Any, **environment: str) -> str:
     """Runs a command, which must succeed, and returns its output."""
-    given = {"HOME": str(folder), "PATH": f"{HOME}/bin", "REDOCLY_TELEMETRY": "off", **environment}
-    given |= {"REDOCLY_SUPPRESS_UPDATE_NOTICE": "true"}
+    variables = {"HOME": str(folder), "PATH": f"{HOME}/bin", "REDOCLY_TELEMETRY": "off", **environment}
+    variables |= {"REDOCLY_SUPPRESS_UPDATE_NOTICE": "true"}
     done = await asyncio.to_thread(
-        subprocess.run, [*map(str, words)], cwd=folder, env=given, capture_output=True, text=True
+        subprocess.run, [*map(str, words)], cwd=folder, env=variables, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr

@@ -57,8 +57,8 @@ async def test_a_proxy_on_both_sides_of_turnlog_stores_each_turn_once(
             answer = await client.chat.completions.create(model="memory", messages=bird, extra_headers=headers)
             assert answer.choices[0].message.content == f"echo: {BIRD}"
             assert len(model.asked("answer")) == 2 + 5 + 1
-        threads = {one["thread"] for one in (await ann.get("/api/threads")).json()["items"]}
-        found = {thread: (await ann.get(f"/api/threads/{thread}/turns")).json()["items"] for thread in threads}
-        said = sorted([turn["content"] for turn in turns] for turns in found.values())
+        threads = {thread["thread"] for thread in (await ann.get("/api/threads")).json()["items"]}
+        stored = {thread: (await ann.get(f"/api/threads/{thread}/turns")).json()["items"] for thread in threads}
+        said = sorted([turn["content"] for turn in turns] for turns in stored.values())
         assert said == [[BIRD, f"echo: {BIRD}"], [DOG, f"echo: {DOG}", CAT, f"echo: {CAT}"]]
         assert "birds" in threads

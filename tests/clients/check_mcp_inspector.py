@@ -27,8 +27,8 @@ async def test_the_inspector_lists_and_calls_tools_and_reads_the_profile(serve: 
         assert {"remember", "recall"} <= {tool["name"] for tool in tools["tools"]}
         call = ["--method", "tools/call", "--tool-name"]
         await inspect(url, token, *call, "remember", "--tool-arg", "text=My corgi is called Sesame.")
-        found = await inspect(url, token, *call, "recall", "--tool-arg", "query=corgi")
-        assert "Sesame" in json.dumps(found)
+        recalled = await inspect(url, token, *call, "recall", "--tool-arg", "query=corgi")
+        assert "Sesame" in json.dumps(recalled)
         (profile,) = (await inspect(url, token, "--method", "resources/list"))["resources"]
         read = await inspect(url, token, "--method", "resources/read", "--uri", profile["uri"])
         assert "ann" in read["contents"][0]["text"]

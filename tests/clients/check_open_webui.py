@@ -120,7 +120,7 @@ class Page:
 async def said(api: Api, thread: str) -> list[tuple[str, str]]:
     async with api.client() as ann:
         return [
-            (one["role"], one["content"]) for one in (await ann.get(f"/api/threads/{thread}/turns")).json()["items"]
+            (turn["role"], turn["content"]) for turn in (await ann.get(f"/api/threads/{thread}/turns")).json()["items"]
         ]
 
 
@@ -164,7 +164,7 @@ async def test_a_chat_of_open_webui_is_stored_once_and_its_tasks_never(
             return "Poppy" in (await ann.get("/api/memories")).text
 
         await eventually(remembered)
-        assert [one["thread"] for one in (await ann.get("/api/threads")).json()["items"]] == [page.chat]
+        assert [thread["thread"] for thread in (await ann.get("/api/threads")).json()["items"]] == [page.chat]
         assert await said(api, page.chat) == [
             *(("user", DOG), ("assistant", f"echo: {DOG}")),
             *(("user", CAT), ("assistant", f"echo: {CAT}")),
@@ -223,8 +223,8 @@ async def test_tasks_of_another_connections_model_never_reach_turnlog(
 async def test_documents_are_found_by_turnlogs_vectors_and_make_no_memories(
     serve: Serve, model: TaskServer, tmp_path: Path, databases: Databases
 ) -> None:
-    given = {"api_base_url": model.url, "model": "m", "embedding_base_url": model.url, "embedding_model": "e"}
-    async with serve("reactors", **given) as api, databases.empty() as vectors:
+    settings = {"api_base_url": model.url, "model": "m", "embedding_base_url": model.url, "embedding_model": "e"}
+    async with serve("reactors", **settings) as api, databases.empty() as vectors:
         retrieval = {
             "PGVECTOR_DB_URL": vectors,
             "RAG_EMBEDDING_ENGINE": "openai",

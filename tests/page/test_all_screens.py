@@ -81,11 +81,11 @@ async def fill(api: Api, texts: list[str], model: MemoryServer) -> str:
             made = await ann.post("/api/memories", json={"content": f"museum {text}"[:900]})
             assert made.status_code == 201, made.text
         run = (await ann.get("/api/runs")).json()["items"][0]
-    place = {"thread": asked.json()["thread"], "user": "ann", "tenant": api.tenant}
+    envelope = {"thread": asked.json()["thread"], "user": "ann", "tenant": api.tenant}
     for text in texts[:2]:
         written = SummaryWritten(summary=f"museum {text}", message_count=2, covered_seq=2, derivation=derivation(1, 2))
-        await api.runtime.log.append(event(written, **place))
-    await api.runtime.log.append(event(TopicsTagged(topics={texts[0]: 2}, derivation=derivation(1, 2)), **place))
+        await api.runtime.log.append(event(written, **envelope))
+    await api.runtime.log.append(event(TopicsTagged(topics={texts[0]: 2}, derivation=derivation(1, 2)), **envelope))
     where = (api.runtime, api.tenant, "ann")
     await add_entity(*where, EntityInput("PLACE", f"museum {texts[0]}"[:200], attributes={"note": texts[-1]}))
     return str(run["run_id"])

@@ -155,9 +155,9 @@ async def test_the_profile_text_is_shown_above_its_lines_and_links_to_them(brows
 
 
 async def test_entities_are_shown_with_their_relations(browser: Browser, api: Api) -> None:
-    place = (api.runtime, api.tenant, "ann")
-    await add_entity(*place, EntityInput("SCHOOL", "Lakeshore"))
-    await add_entity(*place, EntityInput("PERSON", "Mia", relations=(("studies_at", "Lakeshore"),)))
+    of_ann = (api.runtime, api.tenant, "ann")
+    await add_entity(*of_ann, EntityInput("SCHOOL", "Lakeshore"))
+    await add_entity(*of_ann, EntityInput("PERSON", "Mia", relations=(("studies_at", "Lakeshore"),)))
     async with signed_in(browser, api, "#/memories?view=entities", language="zh", theme="dark") as page:
         await page.get_by_role("button", name="人: Mia").press("Enter")
         detail = page.locator(".graph-detail")

@@ -30,11 +30,11 @@ def create_vector_store(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture
 async def store(settings: Settings) -> AsyncIterator[TurnlogStore]:
-    async with TurnlogStore.open(settings, index=False) as found:
-        yield found
+    async with TurnlogStore.open(settings, index=False) as opened:
+        yield opened
 
 
 @pytest.fixture
 async def vector_store(create_vector_store: Any, fake_embeddings: Any) -> AsyncIterator[TurnlogStore]:
-    async with create_vector_store("vector", "cosine", fake_embeddings) as found:
-        yield found
+    async with create_vector_store("vector", "cosine", fake_embeddings) as opened:
+        yield opened

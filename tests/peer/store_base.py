@@ -18,8 +18,8 @@ globals().update(cases(peer))
 
 @pytest.fixture
 async def running(settings: Settings) -> AsyncIterator[TurnlogStore]:
-    async with TurnlogStore.open(settings, index=False) as found:
-        yield found
+    async with TurnlogStore.open(settings, index=False) as opened:
+        yield opened
 
 
 @pytest.fixture(autouse=True)

@@ -30,11 +30,11 @@ def create_vector_store(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture
 def store(settings: Settings) -> Iterator[TurnlogStore]:
-    with TurnlogStore.open_sync(settings, index=False) as found:
-        yield found
+    with TurnlogStore.open_sync(settings, index=False) as opened:
+        yield opened
 
 
 @pytest.fixture
 def vector_store(create_vector_store: Any, fake_embeddings: Any) -> Iterator[TurnlogStore]:
-    with create_vector_store("vector", "cosine", fake_embeddings) as found:
-        yield found
+    with create_vector_store("vector", "cosine", fake_embeddings) as opened:
+        yield opened
