@@ -117,14 +117,14 @@ def options(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, set[str]
 
 
 OPTIONS = {
-    name: found & {"--user", "--tenant"}
+    name: command_options & {"--user", "--tenant"}
     for top, command in every_command().items()
-    for name, found in options(command, (top,))
+    for name, command_options in options(command, (top,))
 }
 
 
 def test_every_command_that_takes_an_id_is_tried_here() -> None:
-    assert {name for name, id_options in OPTIONS.items() if id_options} == WORDS.keys()
+    assert {name for name, command_options in OPTIONS.items() if command_options} == WORDS.keys()
 
 
 async def test_an_empty_user_or_tenant_is_refused_by_every_command(

@@ -33,7 +33,7 @@ ODD = [
 ]
 ODD += [" ", "a\\b", "\x1b", "\x1bs", "\x1be/", "a;b", "a+b", "a:b", "a\nb", "e\u0301"]
 IDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=20).filter(
-    lambda one: not one.startswith(OWN_THREADS)
+    lambda id_: not id_.startswith(OWN_THREADS)
 )
 
 

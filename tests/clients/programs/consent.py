@@ -8,8 +8,8 @@ from urllib.parse import urlencode, urljoin
 from urllib.request import urlopen
 
 token, address = sys.argv[1:]
-found = re.search(r'name="request" value="([^"]+)"', urlopen(address).read().decode())
-form = {"request": found[1] if found else "", "credential": token, "decision": "allow"}
+match = re.search(r'name="request" value="([^"]+)"', urlopen(address).read().decode())
+form = {"request": match[1] if match else "", "credential": token, "decision": "allow"}
 for _ in range(100):
     try:
         urlopen(urljoin(address, "/authorize"), urlencode(form).encode()).read()

@@ -30,7 +30,7 @@ model = ChatOpenAI(
 )
 
 if sys.argv[2] == "recall":
-    found = {"recalled": model.invoke([HumanMessage("What is my dog called?")]).text}
+    report = {"recalled": model.invoke([HumanMessage("What is my dog called?")]).text}
 else:
     dog = HumanMessage("My dog is called Sesame.")
     heard = model.invoke([dog])
@@ -42,9 +42,9 @@ else:
     with_tools = model.bind_tools([weather])
     answer = with_tools.invoke(history)
     while answer.tool_calls:
-        results = [ToolMessage(weather.invoke(one["args"]), tool_call_id=one["id"]) for one in answer.tool_calls]
+        results = [ToolMessage(weather.invoke(call["args"]), tool_call_id=call["id"]) for call in answer.tool_calls]
         history += [answer, *results]
         answer = with_tools.invoke(history)
     tokens = heard.usage_metadata["output_tokens"]
-    found = {"heard": heard.text, "pieces": pieces, "called": called, "after_tool": answer.text, "tokens": tokens}
-print(json.dumps(found))
+    report = {"heard": heard.text, "pieces": pieces, "called": called, "after_tool": answer.text, "tokens": tokens}
+print(json.dumps(report))

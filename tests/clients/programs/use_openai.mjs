@@ -38,8 +38,8 @@ async function responses() {
   for (;;) {
     const calls = answer.output.filter((item) => item.type === "function_call");
     if (!calls.length) break;
-    const input = calls.map(({ call_id, arguments: given }) => {
-      return { type: "function_call_output", call_id, output: weather(JSON.parse(given)) };
+    const input = calls.map(({ call_id, arguments: text }) => {
+      return { type: "function_call_output", call_id, output: weather(JSON.parse(text)) };
     });
     answer = await client.responses.create({ model, input, tools, conversation });
   }
@@ -53,5 +53,5 @@ async function recall() {
 }
 
 const [wire, part] = process.argv.slice(2);
-const found = part === "recall" ? { recalled: await recall() } : await (wire === "responses" ? responses() : chat());
-console.log(JSON.stringify(found));
+const report = part === "recall" ? { recalled: await recall() } : await (wire === "responses" ? responses() : chat());
+console.log(JSON.stringify(report));
