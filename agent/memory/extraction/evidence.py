@@ -11,7 +11,8 @@ from itertools import pairwise
 from typing import Any
 
 from turnlog.agent.memory.extraction.findings import ExtractionResult, Turn
-from turnlog.agent.memory.extraction.quoted import not_own, takes_back
+from turnlog.agent.memory.extraction.not_meant import takes_back
+from turnlog.agent.memory.extraction.quoted import not_own
 from turnlog.projectors.models.conversation.message import Message
 
 

@@ -24,8 +24,8 @@ from turnlog.agent.memory.extraction.by_model import (
 from turnlog.agent.memory.extraction.by_rules import Extractor
 from turnlog.agent.memory.extraction.evidence import MAX_TURN, evidence, not_taken_back, roles
 from turnlog.agent.memory.extraction.findings import ExtractionResult, Turn
+from turnlog.agent.memory.extraction.not_meant import takes_back
 from turnlog.agent.memory.extraction.proposals import without_repeats, without_secrets
-from turnlog.agent.memory.extraction.quoted import takes_back
 from turnlog.agent.memory.extraction.rules import RuleSet, load_rules
 from turnlog.agent.memory.extraction.stages import (
     Batch,

@@ -1,9 +1,8 @@
 """Finds the parts of a turn's text that are not the user's claims. Pure.
 
 Other people's words: pasted, forwarded or quoted text, code, logs, transcripts, texts to work on, and turnlog's own
-additions. Words that are not meant: dreams, suppositions, role play, and statements that "just kidding" takes back. A
-quote in delimiters (fences, `>`, quotation marks) ends with them; any other quote that a clause introduces extends to
-the end of the text.
+additions. Words that are not meant: see not_meant. A quote in delimiters (fences, `>`, quotation marks) ends with them;
+any other quote that a clause introduces extends to the end of the text.
 """
 
 import re
@@ -12,11 +11,7 @@ from collections.abc import Callable, Iterator
 
 from turnlog.agent.context.client_texts import Range, additions, blocks, hidden
 from turnlog.agent.context.titles import TITLES
-
-
-def _any(*alternatives: str) -> re.Pattern[str]:
-    return re.compile("|".join(alternatives), re.IGNORECASE)
-
+from turnlog.agent.memory.extraction.not_meant import BLANK_LINE, PEOPLE, SENTENCE, any_of, invented, taken_back
 
 _OURS = re.compile(
     rf"^[ \t]*\[(?:{'|'.join(re.escape(title[1:-1]) for title in TITLES)}|SYSTEM PROMPT)"
@@ -46,17 +41,13 @@ _DELIMITED = (
     re.compile(r"^[ \t]*[>＞|][^\n]*", re.MULTILINE),
     re.compile(r"https?://\S+|\[image:[^\]\n]*\]"),
 )
-_PEOPLE = (
-    r"(?:friend|husband|wife|partner|sister|brother|mother|mom|mum|father|dad|son|daughter|aunt|uncle|cousin|boss|landlord"
-    r"|colleague|roommate|flatmate|neighbou?r|girlfriend|boyfriend|patient|client|customer)"
-)
 _LINES = (
     re.compile(
         r"^[ \t]*(?:[\[【][^\]】\n]{1,20}[\]】][ \t]*[^\s:：][^:：\n]{0,18}"
         r"|assistant|ai|bot|chatgpt|gpt|human|me|system|tool"
         r"|(?:the )?(?:user|customer|client)(?: says| said| wrote)?"
         r"|(?:\w+ )?(?:lyrics|post|review|comment|quote|caption|persona)|test(?: test)*"
-        rf"|(?:my|our) (?:\w+[- ])?{_PEOPLE}(?: \w+)?"
+        rf"|(?:my|our) (?:\w+[- ])?{PEOPLE}(?: \w+)?"
         r"(?=[ \t]*[:：]\W*(?:(?:hey|hi|ok|please)\W+)*(?:i|my|we|remember)\b)"
         r"|(?:(?:from|via|on) [^:：\n]{0,30})?\b(?:slack|whatsapp|telegram|facebook|twitter|instagram|discord|reddit)"
         r"|助手|机器人|用户|系统|我|他|她|歌词|台词|评论|例句)"
@@ -76,7 +67,7 @@ _CLAUSE_END = re.compile(r"(?P<inline>[:：](?!//)|\s[-–—]\s|——|[写唱�
 MAX_CLAUSE = 160
 _BEFORE_DELIMITED = re.compile(rf"\s{{0,9}}(?:{_HIDDEN}|[“\"「『]|[\w.+-]+@\w)")
 # After a clause with these words, the text is the user's own: it is meant for turnlog, or about the user.
-_MEANT = _any(
+_MEANT = any_of(
     r"\b(?:remember|memori[sz]e|forget|note (?:that|this|to|for)|keep in mind|save|store|questions?|problem|situation"
     r"|background|context|about (?:me|myself|us)|for you|facts|details|your (?:last )?(?:answer|message|reply|text))\b"
     r"|\b(?:first|second|next|last) (?:message|mail|post)\b",
@@ -105,7 +96,7 @@ _TEXT_ZH = (
     r"|(?<!我)(?<!我的)(?:自我介绍|简介|资料))"
 )
 _OPENING = r"^\W*(?:(?:and|so|ok|okay|hi|hey|also|well|please|pls|can you|could you|would you)\W+)*"
-_SHOWS = _any(
+_SHOWS = any_of(
     _OPENING + r"(?:here(?:['’]?s| is| are| comes)|this is|these are|below|attached|(?:i )?(?:(?:just|recently) )?"
     r"(?:got|received|found|saw|copied|pasted|forwarding|quoting|pasting)|see|read|consider|look at|check|take"
     r"|from|in|according to)\b.{0,100}\b" + _TEXT,
@@ -120,14 +111,14 @@ _TITLE_LINE = re.compile(
     rf"|\A\W*[^，。！？\n我]{{0,6}}(?:求职信|自荐信|投诉信|剧本|{_TEXT_ZH})(?:第.[版稿篇章回]|[终初]稿|[vV]?\d+)?{_MARKS}\n",
     re.IGNORECASE,
 )
-_TITLES = _any(
+_TITLES = any_of(
     _OPENING + r"(?!i\b|i['’]|about\b|today|yesterday)"
     r"(?:(?:the|my|his|her|its|their|our|an?|this|that|these|\w+['’]s) )?(?:[\w'’]+ ){0,3}?\b" + _TEXT,
     _TEXT_ZH + r"[^，,]{0,12}$",
     r"^\W*转发\W*$",
 )
 # Matches a clause that points to a text which follows: a task ("check this") or its origin ("got this from").
-_POINTS = _any(
+_POINTS = any_of(
     _OPENING
     + r"(?:check|review|explain|analy[sz]e|improve|edit|shorten|simplify|condense|expand|rate|critique|read|consider"
     r"|look at|grade|reply to|respond to|comment on|thoughts on|turn|make|convert|answer|finish|continue|correct|fix"
@@ -147,9 +138,9 @@ _POINTS = _any(
     r"[^，,]{0,6}\s*$",
     r"(?:这|下面|以下)[^，,]{0,8}(?:什么意思|诈骗|骗局|真的吗|礼貌吗|怎么看|怎么回)",
 )
-_POINTS_AT_END = _any(r"\b(?:(?:the )?following(?: \w+)?|below)\W*$", r"(?:如下|下面|以下|这[个篇段些]?)\W*$")
+_POINTS_AT_END = any_of(r"\b(?:(?:the )?following(?: \w+)?|below)\W*$", r"(?:如下|下面|以下|这[个篇段些]?)\W*$")
 # Somebody else speaks or writes.
-_SAYS = _any(
+_SAYS = any_of(
     r"(?<!\bi )(?<!\bwe )(?<!\byou )\b(?:wrote|writes|says|said|texted|emailed|mailed|messaged|posted|replied|reads"
     r"|answered|commented|tweeted|pinned|stuck|put|left|shared|forwarded|printed|published|sent|goes|thinks|thought"
     r"|(?:asked|wants|told) me to (?:tell|let) \w+(?: know)?|(?:told|gave|sent|handed) (?:me|us)|(?:is|was) like"
@@ -159,15 +150,15 @@ _SAYS = _any(
     r"(?<![我先你您来地短实了想])(?:[写唱说]道|写着|发[^，,]{0,4}来|发给我|[发写贴转留唱念]的|[唱写说喊叫念][了过]?|念叨|回复?(?:道|我)|告诉我|来信)"
     r"\W*$",
 )
-_ARRIVED = _any(
+_ARRIVED = any_of(
     r"\b(?:got|received|found|saw|(?:over)?heard|copied|came (?:in|across)|arrived|popped up|was sent)\b",
     r"收到|[看听]到|发现|刷到|转自|来自|[给发].{0,6}写了",
 )
-_FIRST_PERSON = _any(r"\b(?:i|my|we|our)\b|[我咱]")
-_LABEL = _any(r"\W*[\w'’/-]+(?: [\w'’/-]+)?\W*", r"\W*[\u4e00-\u9fff]{1,5}\W*")
+_FIRST_PERSON = any_of(r"\b(?:i|my|we|our)\b|[我咱]")
+_LABEL = any_of(r"\W*[\w'’/-]+(?: [\w'’/-]+)?\W*", r"\W*[\u4e00-\u9fff]{1,5}\W*")
 # A short name before "I …" on the same line is the speaker's name, unless it is a remark of the user (_REMARK).
-_NAME = _any(r"(?:.*[,，])?\W*(?:[\w'’-]+ ){0,2}[\w'’-]+\W*", r".*[，,][^，,\w]*[\u4e00-\u9fff]{1,5}\W*")
-_REMARK = _any(
+_NAME = any_of(r"(?:.*[,，])?\W*(?:[\w'’-]+ ){0,2}[\w'’-]+\W*", r".*[，,][^，,\w]*[\u4e00-\u9fff]{1,5}\W*")
+_REMARK = any_of(
     r"\b(?:i|we|me|us|my|our|your?|things?|truth|facts?|point|short|background|context|here|please|hi|hey|hello|so|also"
     r"|but|and|because|anyway|today|now|to be|sure|yes|no|important\w*|careful\w*|clear\w*|simpl[ey]|honest\w*"
     r"|basically|record|first\w*|second\w*|third\w*|finally|p\.?s|update|edit|note|fyi|btw|by the way|news|correction"
@@ -180,12 +171,11 @@ _BEGINS_WITH_I = re.compile(
     r"[^\w\n\ufffc]{0,9}(?:(?:hey|hi|ok|please|请)[^\w\n]{1,3})*(?:i\b|i['’]|my\b|we\b|remember\b|我|记住)",
     re.IGNORECASE,
 )
-_BLANK_LINE = re.compile(r"[ \t]*\n[ \t]*\n")
 _ITEM = r"[ \t]*(?:\d[.)、]|[A-Da-d][).]|[A-D] |[-*•])"
-_PARAGRAPH_ENDS = re.compile(rf"{_BLANK_LINE.pattern}|(?<![:：])\n(?={_ITEM})")
+_PARAGRAPH_ENDS = re.compile(rf"{BLANK_LINE.pattern}|(?<![:：])\n(?={_ITEM})")
 # Signs that the user speaks: "I" as a subject, words to the assistant, a greeting, or a complete sentence (_WHOLE) that
 # is not about others.
-_SPEAKS = _any(
+_SPEAKS = any_of(
     r"\b(?:i|we)\b|\b(?:about|for|give|help|recommend|show|suggest|tell) (?:me|us)\b|\b(?:your|please|thanks?|thank you"
     r"|(?:recommend|suggest|plan|find)\b(?=.* for\b))\b",
     r"(?:^|[\s，,。！？!?、；：:]|[今昨]天|[今昨]晚|最近|现在|因为|所以|但是?|其实|就是|对了)\W*(?:我|咱)|[给帮教]我|关于我|你的|谢谢|推荐|建议",
@@ -193,12 +183,12 @@ _SPEAKS = _any(
     r"|^\W*(?:你好|您好|嗨|好的?|嗯|早上?好?|晚上好|更新)[呀啊哦呢]?\W*$",
 )
 _WHOLE = re.compile(r"[.!?。！？…~～]\W*$")
-_ABOUT_OTHERS = _any(
-    rf"\b(?:he|she|they|him|her(?:self|s)?|his|them|their|someone|grand\w+|{_PEOPLE})\b(?!.*\b(?:me|us)\b)",
+_ABOUT_OTHERS = any_of(
+    rf"\b(?:he|she|they|him|her(?:self|s)?|his|them|their|someone|grand\w+|{PEOPLE})\b(?!.*\b(?:me|us)\b)",
     r"[他她谁]|有人|别人|[爸妈爷奶哥姐弟妹]|女儿|儿子|老[板师公婆]|同[事学]|朋友|客[人户服]|邻居|房[东客]|租客|医生",
 )
 # Signs of somebody else's words: a note about who wrote something, a task for a text, "this" without a noun.
-_OF_A_TEXT = _any(
+_OF_A_TEXT = any_of(
     r"(?<!\bi )(?<!\bwe )(?<!\byou )\b(?:(?:e-?mail|text|message|post|forward|tweet)(?:s|ed|ing)|wrote|writes|writing"
     r"|sent|replied|says|said|wants (?:me|us) to sign)\b",
     r"\b(?:proof-?read|re-?write|rephrase|paraphrase|reword|summari[sz]e|polish|translate|verbatim|word for word"
@@ -208,9 +198,11 @@ _OF_A_TEXT = _any(
     r"(?:this|these|those|what)\b|\bhere(?:['’]s| is| are)\b",
     r"[发写贴转寄留念](?:来|给我|的|了句|着)|一字不差|原[文话]|签这|[润改]色|改写|校对|[译翻]成|写得|[选挑]哪[个句段]|哪[个句段](?:更?好|合适)",
 )
-_OF_THE_ASSISTANT = _any(r"\b(?:your|you (?:wrote|sent|gave|made|said|told|wrote me))\b|[你您](?:的|写|发|说|给|推荐)")
+_OF_THE_ASSISTANT = any_of(
+    r"\b(?:your|you (?:wrote|sent|gave|made|said|told|wrote me))\b|[你您](?:的|写|发|说|给|推荐)"
+)
 # Begins a comment on the text that the clause names, not the text itself.
-_COMMENT = _any(r"\s{0,9}(?:it|they|he|she|that|this)(?:['’]s| (?:is|was|were|are|has|had|seems))\b")
+_COMMENT = any_of(r"\s{0,9}(?:it|they|he|she|that|this)(?:['’]s| (?:is|was|were|are|has|had|seems))\b")
 
 # All text after these is a forwarded text or a letter.
 _LETTERS = re.compile(
@@ -227,54 +219,6 @@ _LETTERS = re.compile(
     r"[,，:：][ \t]*\n",
     re.MULTILINE | re.IGNORECASE,
 )
-_STARTS = (
-    r"(?:^|(?<=[.!?。！？\n])[ \t]*)(?:(?:ok|okay|so|now|and|hey|please|can you|could you"
-    r"|i want you to|let['’]?s|请你?|我们来?|你?来)[\s,]*)*"
-)
-_ROLE_PLAY = re.compile(
-    _STARTS
-    + rf"(?:this is \w+['’]s {_PEOPLE}(?: here| speaking| writing)?\s*[.,!]|\w+ here,? (?:using|on|with|from) \w+['’]s "
-    rf"(?:account|phone|laptop|computer)\b"
-    rf"|(?:on behalf of|(?:i['’]?m |i am )?asking for) (?:an?|my) (?:\w+ )?{_PEOPLE}\b"
-    r"|dear diary\b|chapter (?:\d+|one)\b|亲爱的日记|第[一二三\d]+[章回]"
-    r"|(?:bonus \w+: |riddle: |now )?guess (?:who|which|what i am)\b|猜[^。，\n]{0,3}我是谁"
-    r"|[替帮代]我?[^，。\n我]{1,4}[问咨]"
-    r"|in the style of\b|(?:case (?:study|report)|character sheet)\s*[.:]"
-    r"|you be (?:the|an?) [^.!?\n]{1,30}[.!,] i(?:['’]m| am|['’]ll be)\b"
-    r"|act (?:as\b(?! if)|like (?:you|an?)\b)|(?:take on|play) the (?:role|part)\b|role-?play|pretend\b|simulate\b"
-    r"|once upon a time|let['’]?s write\b|you (?:play|are|be) [^.\n]{1,30} and i(?:['’]ll| will)? (?:play|am|be)\b"
-    r"|you(?: are|['’]re| will be|['’]ll be) (?:(?:now|going to be) an?\b|[^.!?,\n]{1,40} now\b)"
-    r"|for (?:my|the|our|a) [^.:\n]{0,40}\b(?:character|novel|story|game|play|script|role)\b[^.\n]{0,20}:"
-    r"|i(?:['’]ll| will)? (?:be|play) [^.!?\n]{1,30}[,;] (?:and )?you(?:['’]ll| will)? (?:be|play)\b"
-    r"|我[来演当扮][^，。\n]{1,8}[，,]\s*你[来演当扮]|扮演|假装|模拟|你[来演当][^，。\n]{1,8}[，,]\s*我|(?:玩|做|进行)?(?:一个)?角色扮演|当(?:一[名个位])?[^，。\n]{0,6}[官师员生者长]。"
-    r"|(?:你(?:从)?现在(?:开始|起)?|从?现在(?:开始|起)?[，,]?你)(?:就)?是一[个位名]"
-    r"|从前(?:有|[，,])|很久以前|[^。\n：]{0,6}(?:角色|人物)(?:设定|卡)|以[^，。\n]{1,12}的(?:口吻|身份|视角|语气))"
-    r"|\bfor (?:the|an?|my|our) (?:\w+ )?(?:play|novel|story|script|role|character|sketch|drama class)\W*[:–—-]"
-    r"|\b(?:from|in) the (?:perspective|point of view|viewpoint|voice|persona|role) of\b",
-    re.IGNORECASE,
-)
-_INVENTED = re.compile(
-    _STARTS + r"(?:suppose|supposing|assum(?:e|ing)|(?:let['’]?s )?say (?=(?:that )?(?:i|we|my|you)\b)|hypothetically"
-    r"|imagine(?! that!)|what if|picture this|for the sake of argument|if you were me"
-    r"|if i (?:were|was) (?:an?|the|your)\b(?! (?:bit|little|kid|child))"
-    r"|(?:假设|假如|假定|设想|比方说|比如说)(?=我|你)|(?:如果|要是|假如|若)(?:我|你)(?:是|成了|变成)|想象(?:一下|你))"
-    r"|\bin (?:my|an?|the|that|this|last night['’]s) (?:\w+ )?(?:dream|nightmare)\b(?! job| house| home| car)"
-    r"|\bi (?:just )?had (?:an?|the|this|that|another) (?:\w+ ){0,3}(?:dream|nightmare)\b|\bi (?:\w+ )?dream(?:t|ed)\b"
-    r"|梦[见到里中]|做梦(?![都也])|做了个?[^，。\n]{0,4}梦",
-    re.IGNORECASE,
-)
-_REAL_AGAIN = _any(
-    _BLANK_LINE.pattern,
-    r"\b(?:in reality|in real life|irl|for real|(?:i )?woke up|out of character|end of (?:the )?role-?play)\b",
-    r"(?<=[.!?] )(?:actually|anyway|seriously)\b|现实(?:中|里|生活)|说真的|回到现实|醒来|醒了|言归正传",
-)
-_TAKEN_BACK = _any(
-    r"(?<!not )(?<!no )\b(?:just|only|i['’]?m|i am|was) (?:just |only )?(?:kidding|joking|teasing|pulling your leg"
-    r"|messing with you)\b(?! (?:around|with|about))|\bjk\b",
-    r"(?<![不没别])(?<!不是)(?:开个?玩笑(?=[的啦而哈])|逗你(?=[的玩])|骗你[的玩]|[瞎胡]编的|瞎说的|闹着玩的|说笑的)",
-)
-_LAUGHTER = _any(r"(?:ha|nah|no|oh|lol|ok|哈|呵|啊|哦|嘿|我?其实|[\s\W])*")
-_SENTENCE = re.compile(r"[^.!?。！？\n]+(?:\.(?=\S)[^.!?。！？\n]*)*[.!?。！？~]*")
 _MARKED = re.compile(r"“[^”]*”|\"[^\"]*\"|「[^」]*」")
 _SPEAKER = re.compile(r"^[ \t]*(?P<name>[^\W\d][^\n:：.!?。！？]{0,18})[ \t]*[:：]([^\n]*)", re.MULTILINE)
 
@@ -287,15 +231,9 @@ def not_own(text: str) -> list[Range]:
         text = hidden(text, spans, _HIDDEN)
         ranges += spans
     ranges += (match.span() for pattern in _LINES for match in pattern.finditer(text))
-    for unmeant in (_transcript, _introduced, _in_another_voice, _invented, _taken_back):
+    for unmeant in (_transcript, _introduced, _in_another_voice, invented, taken_back):
         ranges += unmeant(text)
     return ranges
-
-
-def takes_back(text: str) -> bool:
-    """Returns whether a turn begins by saying that the previous turn was not meant."""
-    match = _TAKEN_BACK.search(text)
-    return match is not None and _LAUGHTER.fullmatch(text, 0, match.start()) is not None
 
 
 def _spans_of(pattern: re.Pattern[str]) -> Callable[[str], list[Range]]:
@@ -328,10 +266,10 @@ def _introduced(text: str) -> Iterator[Range]:
         ):
             end = at + len(text[at:].split("\n", 1)[0])
             yield at, end
-        elif ended["inline"] and _SAYS.search(clause) and (said := _SENTENCE.match(text, at)):
+        elif ended["inline"] and _SAYS.search(clause) and (said := SENTENCE.match(text, at)):
             end = said.end()
             if _FIRST_PERSON.search(said.group()):  # the speaker of "I" in the next sentence is unknown
-                blank = _BLANK_LINE.search(text, end)
+                blank = BLANK_LINE.search(text, end)
                 end = blank.end() if blank else len(text)
             yield at, end
 
@@ -340,7 +278,7 @@ def _announces(clause: str, has_colon: bool, text: str, at: int) -> bool:
     """Returns whether a clause that ends at `at` announces that all following text is somebody else's. A colon at the
     end of a line is enough, unless the clause is about the user or is only a label."""
     if not has_colon:
-        is_alone = _BLANK_LINE.match(text, at) and (_POINTS.search(clause) or _SHOWS.search(clause))
+        is_alone = BLANK_LINE.match(text, at) and (_POINTS.search(clause) or _SHOWS.search(clause))
         return bool(is_alone or _POINTS_AT_END.search(clause))
     if _SHOWS.search(clause) or _TITLES.search(clause):
         return not _COMMENT.match(text, at)
@@ -365,7 +303,7 @@ def _in_another_voice(text: str) -> Iterator[Range]:
 
 
 def _shows_the_person(paragraph: str) -> bool:
-    sentences = [match.group().strip() for match in _SENTENCE.finditer(_MARKED.sub("", paragraph))]
+    sentences = [match.group().strip() for match in SENTENCE.finditer(_MARKED.sub("", paragraph))]
     is_meant = [bool(_MEANT.search(sentence) or _OF_THE_ASSISTANT.search(sentence)) for sentence in sentences]
     if any(_OF_A_TEXT.search(sentence) and not meant for sentence, meant in zip(sentences, is_meant, strict=True)):
         return False
@@ -373,28 +311,6 @@ def _shows_the_person(paragraph: str) -> bool:
     return any(is_meant) or any(
         _SPEAKS.search(sentence) or (is_of_the_person and _WHOLE.search(sentence)) for sentence in sentences
     )
-
-
-def _invented(text: str) -> Iterator[Range]:
-    """Yields invented text. Role play extends to the end of the text, a dream or a supposition to the end of its
-    paragraph; both end earlier if the text says so."""
-    for pattern, is_role_play in ((_ROLE_PLAY, True), (_INVENTED, False)):
-        at = 0
-        while match := pattern.search(text, at):
-            ends = (end for end in _REAL_AGAIN.finditer(text, match.end()) if not is_role_play or end.group().strip())
-            at = next((end.end() for end in ends), len(text))
-            yield match.start(), at
-
-
-def _taken_back(text: str) -> Iterator[Range]:
-    """Yields the sentence that a retraction ends ("…, just kidding"). If the retraction is a sentence of its own,
-    yields the sentence before it too."""
-    before = 0
-    for sentence in _SENTENCE.finditer(text):
-        if match := _TAKEN_BACK.search(text, sentence.start(), sentence.end()):
-            is_alone = _LAUGHTER.fullmatch(text, sentence.start(), match.start())
-            yield before if is_alone else sentence.start(), match.end()
-        before = sentence.start()
 
 
 def _transcript(text: str) -> Iterator[Range]:

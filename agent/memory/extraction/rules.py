@@ -37,6 +37,7 @@ APPLIED_BY = {
             "evidence",
             "explicit",
             "quoted",
+            "not_meant",
             "proposals",
             "findings",
             "normalisers",
