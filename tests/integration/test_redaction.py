@@ -19,7 +19,7 @@ from nats.aio.client import Client
 
 from turnlog.agent.operations.tailing import tail
 from turnlog.agent.privacy.personal_data import erase_person, plan_erasure
-from turnlog.agent.privacy.redaction import redact
+from turnlog.agent.privacy.redaction import redact, replacing
 from turnlog.agent.privacy.redaction.redact import RedactionReceipt, plan_redaction, redact_turn
 from turnlog.agent.privacy.redaction.striking import InvalidWords
 from turnlog.consumers.erasing import erasure_reach
@@ -293,7 +293,7 @@ async def test_a_replacement_counts_only_if_its_event_is_gone(room: Stage) -> No
     forged = about["asked"].model_copy(update={"data": turn("I owe Bob money.").data})
     recorded = await anext(one async for one in runtime.log.read_thread("default", "t"))
     begun = redact.TurnRedacted(redaction=UUID(int=1), conversation="t", turn_id=forged.id, seq=seq, whole=False)
-    await runtime.log.append(redact.carrier(runtime, recorded, forged, begun))
+    await runtime.log.append(replacing.carrier(runtime, recorded, forged, begun))
     await runtime.log.append(event(begun, REDACTIONS))
     assert next(one.data for one in await room.events("t")) == about["asked"].data
 
@@ -375,7 +375,7 @@ async def test_an_erasure_waits_for_a_redaction(sealed_room: Stage) -> None:
     await told(sealed_room)
     reach = erasure_reach(runtime.settings)
     plan = await plan_erasure(runtime, "default", "ann", reach)
-    async with redact.alone(runtime):
+    async with replacing.alone(runtime):
         erasing = asyncio.create_task(erase_person(runtime, plan, reach))
 
         async def waits() -> bool:

@@ -7,8 +7,7 @@ the read models of the threads are rebuilt. So repeating the call finishes a red
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field, replace
 from unicodedata import normalize
 from uuid import UUID, uuid4, uuid5
@@ -16,16 +15,21 @@ from uuid import UUID, uuid4, uuid5
 from psycopg import sql
 
 from turnlog.agent.access.identity import Forbidden
-from turnlog.agent.answering.receipts import GivenReceipts
-from turnlog.agent.conversations.archive.files import files_of
 from turnlog.agent.conversations.archive.restoring import restored_if_archived
-from turnlog.agent.conversations.sessions.bucket import Bucket
 from turnlog.agent.privacy.erasure import rows
-from turnlog.agent.privacy.erasure.erase import REDACTION
 from turnlog.agent.privacy.erasure.erasure_plan import ErasureReach
 from turnlog.agent.privacy.erasure.event_scan import Person
 from turnlog.agent.privacy.erasure.scanning import Scan, scan_buckets, scan_files, scan_stream, scan_tables
-from turnlog.agent.privacy.erasure.string_search import SearchStrings, text_hashes
+from turnlog.agent.privacy.erasure.string_search import SearchStrings
+from turnlog.agent.privacy.redaction.replacing import (
+    SOURCE,
+    Struck,
+    alone,
+    carrier,
+    clear_caches,
+    rebuild,
+    receipt_event,
+)
 from turnlog.agent.privacy.redaction.striking import (
     InvalidWords,
     Strike,
@@ -37,7 +41,6 @@ from turnlog.agent.privacy.redaction.striking import (
     struck,
 )
 from turnlog.agent.runtime import Runtime
-from turnlog.events.codec import encode
 from turnlog.events.contracts import (
     Event,
     EventRedacted,
@@ -47,29 +50,15 @@ from turnlog.events.contracts import (
     ThreadForked,
     TurnRecorded,
     TurnRedacted,
-    TurnsExpired,
 )
 from turnlog.events.errors import NotFound
 from turnlog.events.read import recorded, replacements
 from turnlog.events.sealing import owners_to_seal
-from turnlog.events.subjects import OWN_THREADS, REDACTIONS, SHADOW, memory_thread, tenant_type_filter
-from turnlog.projectors.engine.database import connect, take_locks
+from turnlog.events.subjects import REDACTIONS, SHADOW, memory_thread, tenant_type_filter
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.registry import PROJECTIONS
-from turnlog.projectors.rebuild.build import RebuildRunning
-from turnlog.projectors.rebuild.replay import rebuild_thread
 
-SOURCE = "turnlog/redact"
 OF_THREADS = ("rows of the threads", "events of the threads")
-
-
-@dataclass(frozen=True, slots=True)
-class Struck:
-    """An event that contains struck words. replaced: the event without them; None for a derived event, which is made
-    again."""
-
-    recorded: Recorded
-    replaced: Event | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,20 +255,6 @@ async def _threads(runtime: Runtime, tenant: str, thread: str, owner: str | None
     return [*talks, *memories, *shadows]
 
 
-@asynccontextmanager
-async def alone(runtime: Runtime) -> AsyncIterator[None]:
-    """Excludes rebuilds and erasures while the block runs. A rebuild could bring the words back, and the replacements
-    could be sealed with a new key of a person who is being erased. Raises RebuildRunning."""
-    async with await connect(runtime.database_url) as conn:
-        names = [projection.name for projection in PROJECTIONS]
-        if not await take_locks(conn, [*names, REDACTION], "build", -1):
-            raise RebuildRunning(
-                "read models are being rebuilt or verified, a person is being erased, or another redaction runs; "
-                "wait for it"
-            )
-        yield
-
-
 async def _replace(runtime: Runtime, plan: RedactionPlan, begun: TurnRedacted) -> None:
     """Appends the replacements, then overwrites the events that they replace. The turn comes last, so that a repeated
     call after a crash still finds it."""
@@ -307,58 +282,6 @@ async def _replace(runtime: Runtime, plan: RedactionPlan, begun: TurnRedacted) -
     replaced = {change.recorded.seq for change in plan.struck} | (await replacements(log.nc)).superseded
     for seq in sorted(replaced, key=lambda seq: (seq == plan.turn.seq, seq)):
         await log.overwrite(seq)
-
-
-def carrier(runtime: Runtime, of: Recorded, replaced: Event, begun: TurnRedacted | TurnsExpired) -> Event:
-    return Event(
-        source=SOURCE,
-        tenant=of.event.tenant,
-        thread=of.event.thread,
-        user=of.event.user,
-        causation=getattr(begun, "turn_id", None),
-        correlation=begun.redaction,
-        data=EventRedacted(
-            seq=of.seq,
-            stored_at=of.stored_at,
-            event_type=of.event.type,
-            envelope=encode(replaced, runtime.log.keyring).decode(),
-        ),
-    )
-
-
-def receipt_event(tenant: str, data: TurnRedacted | TurnsExpired) -> Event:
-    return Event(source=SOURCE, tenant=tenant, thread=REDACTIONS, correlation=data.redaction, data=data)
-
-
-async def rebuild(runtime: Runtime, tenant: str, threads: Iterable[str]) -> None:
-    """Rebuilds the rows of the threads in every read model."""
-    await runtime.wait_until_projected()
-    for thread in threads:
-        if await runtime.log.thread_head(tenant, thread):
-            for projection in PROJECTIONS:
-                if projection.per_thread:
-                    await rebuild_thread(runtime.log, runtime.database_url, projection, tenant, thread)
-
-
-async def clear_caches(runtime: Runtime, tenant: str, threads: Sequence[str], struck: Iterable[Event]) -> None:
-    """Removes vectors that no row needs any more, cached answers, stored answers of repeatable writes, copies of
-    sessions, receipts of contexts, and archive files, whose conversations were restored. struck: the original events,
-    with their words."""
-    events = list(struck)
-    hashes = [digest for event in events for digest in text_hashes(event)]
-    nobody = Person(tenant, f"redaction/{uuid4()}")  # has no rows, so only vectors that no row uses are removed
-    async with runtime.pool.connection() as conn:
-        await rows.clear_caches(conn, nobody, (), threads, hashes)
-        for table in rows.vacuumed_tables():
-            await rows.vacuum(conn, False, table)
-    talks = [thread for thread in threads if not thread.startswith(OWN_THREADS)]
-    for path in files_of(runtime.settings.archive, tenant, talks):
-        (runtime.settings.archive / path).unlink(missing_ok=True)
-    bucket, users = Bucket(runtime.log, tenant), {event.user for event in events}
-    for thread in talks:
-        await bucket.purge(thread)
-    for user in users - {None}:
-        await GivenReceipts(runtime).forget(tenant, str(user))
 
 
 async def _scanned(runtime: Runtime, plan: RedactionPlan, reach: ErasureReach) -> tuple[Scan, int]:

@@ -20,7 +20,7 @@ from turnlog.agent.privacy.erasure.event_scan import Person, ScannedEvent, scann
 from turnlog.agent.privacy.erasure.scanning import Scan, scan_buckets, scan_stream, scan_tables
 from turnlog.agent.privacy.erasure.string_search import MOST_CANDIDATES, SearchStrings, chosen
 from turnlog.agent.privacy.redaction.aging import Ages, Gone, is_clear, memory_outcomes, outcomes
-from turnlog.agent.privacy.redaction.redact import Struck, alone, carrier, clear_caches, rebuild, receipt_event
+from turnlog.agent.privacy.redaction.replacing import Struck, alone, carrier, clear_caches, rebuild, receipt_event
 from turnlog.agent.privacy.redaction.striking import comparable, said_in, sentences_of
 from turnlog.agent.runtime import Runtime
 from turnlog.events.codec import decode
