@@ -195,17 +195,17 @@ async def prepared_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[TestServers]:
     """Yields the servers of NATS_URL and DATABASE_URL if both are set, else containers if Docker answers, else embedded
     servers."""
-    given = os.environ.get("NATS_URL"), os.environ.get("DATABASE_URL")
-    if given[0] and given[1]:
-        await refuse_a_log_in_use(given[0])
-        yield TestServers(given[0], given[1])
+    addresses = os.environ.get("NATS_URL"), os.environ.get("DATABASE_URL")
+    if addresses[0] and addresses[1]:
+        await refuse_a_log_in_use(addresses[0])
+        yield TestServers(addresses[0], addresses[1])
     elif docker_answers():
-        with containers() as found:
-            yield found
+        with containers() as started:
+            yield started
     else:
         prepared = await make_prepared_home(shared_by_workers(tmp_path_factory.getbasetemp()))
-        async with embedded(copy_database(prepared, tmp_path_factory.mktemp("servers") / "home")) as found:
-            yield found
+        async with embedded(copy_database(prepared, tmp_path_factory.mktemp("servers") / "home")) as started:
+            yield started
 
 
 @pytest.fixture(scope="session")
@@ -255,17 +255,17 @@ async def nats_url(servers: TestServers) -> str:
 @pytest.fixture
 async def log(nats_url: str) -> AsyncIterator[Log]:
     """Yields an empty log."""
-    found = await Log.connect(nats_url, StreamOptions())
-    yield found
-    await found.close()
+    connected = await Log.connect(nats_url, StreamOptions())
+    yield connected
+    await connected.close()
 
 
 @pytest.fixture
 async def key_stream(log: Log) -> KeyStream:
     """Returns the empty stream of users' keys."""
-    found = KeyStream(log.nc, keks())
-    await found.create(StreamOptions())
-    return found
+    stream = KeyStream(log.nc, keks())
+    await stream.create(StreamOptions())
+    return stream
 
 
 @pytest.fixture
@@ -332,8 +332,8 @@ async def embedded(home: Path) -> AsyncIterator[TestServers]:
             # Every connection maps the buffers, and DROP DATABASE reads them all; 1 GB would take a tenth of the tests'
             # CPU time.
             patch.setattr(postgres_server, "MOST_BUFFERS_MB", 128)
-            found = await start(home)
-        yield TestServers(found.nats_url, found.database_url, DATABASE)
+            started = await start(home)
+        yield TestServers(started.nats_url, started.database_url, DATABASE)
     assert processes_left_in(home) == []
 
 

@@ -155,7 +155,7 @@ class Environment:
 
     def pip(self, arguments: list[str], folder: Path = REPOSITORY) -> None:
         lock = ["--constraint", str(REPOSITORY / "requirements.lock")]
-        arguments = [one for one in arguments if one != "--no-cache-dir"]
+        arguments = [argument for argument in arguments if argument != "--no-cache-dir"]
         arguments += [] if "--constraint" in arguments else lock
         run([self.folder / "bin/pip", "install", "--quiet", "--disable-pip-version-check", *arguments], folder)
 

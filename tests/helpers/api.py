@@ -25,14 +25,14 @@ class Api:
     tenant: str | None = None
 
     @asynccontextmanager
-    async def client(self, user: str = "ann", **given: Any) -> AsyncIterator[httpx2.AsyncClient]:
-        """Yields a client that sends a token of this user. given: role, scopes, tenant, ttl."""
-        headers = {"Authorization": f"Bearer {self.token(user, **given)}"}
+    async def client(self, user: str = "ann", **claims: Any) -> AsyncIterator[httpx2.AsyncClient]:
+        """Yields a client that sends a token of this user. claims: role, scopes, tenant, ttl."""
+        headers = {"Authorization": f"Bearer {self.token(user, **claims)}"}
         async with httpx2.AsyncClient(base_url=self.url, headers=headers, verify=tls_context(), timeout=120) as client:
             yield client
 
-    def token(self, user: str = "ann", **given: Any) -> str:
-        return token_of(self.runtime, user, **{"tenant": self.tenant, **given})
+    def token(self, user: str = "ann", **claims: Any) -> str:
+        return token_of(self.runtime, user, **{"tenant": self.tenant, **claims})
 
 
 def token_of(
@@ -64,22 +64,22 @@ def server(nats_url: str, database_url: str, home: Any) -> Serve:
 
 
 @asynccontextmanager
-async def openai_client(api: Api, user: str = "ann", **given: Any) -> AsyncIterator[openai.AsyncOpenAI]:
+async def openai_client(api: Api, user: str = "ann", **claims: Any) -> AsyncIterator[openai.AsyncOpenAI]:
     """Yields OpenAI's unchanged client with this server's address and a token of the user."""
-    token = api.token(user, **given)
+    token = api.token(user, **claims)
     async with openai.AsyncOpenAI(base_url=f"{api.url}/v1", api_key=token, max_retries=0) as client:
         yield client
 
 
 async def server_events(response: httpx2.Response) -> AsyncGenerator[dict[str, Any]]:
     """Yields the server-sent events as {"event", "id", "data"}."""
-    one: dict[str, Any] = {}
+    event: dict[str, Any] = {}
     async for line in response.aiter_lines():
-        if not line and one:
-            yield one
-            one = {}
+        if not line and event:
+            yield event
+            event = {}
         name, _, value = line.partition(": ")
         if name in ("event", "id"):
-            one[name] = value
+            event[name] = value
         elif name == "data":
-            one["data"] = json.loads(value)
+            event["data"] = json.loads(value)

@@ -68,8 +68,8 @@ async def table_rows(stage: Stage, tables: Sequence[str] = TABLES) -> dict[str, 
 
 async def equals_rebuild(stage: Stage, names: Sequence[str] = tuple(BY_NAME)) -> bool:
     chosen = [BY_NAME[name] for name in names]
-    found = await verify_several(stage.runtime.log, stage.runtime.database_url, chosen)
-    return all(one.clean for one in found)
+    results = await verify_several(stage.runtime.log, stage.runtime.database_url, chosen)
+    return all(result.clean for result in results)
 
 
 def stored_files(stage: Stage) -> list[Path]:
@@ -78,4 +78,4 @@ def stored_files(stage: Stage) -> list[Path]:
 
 async def log_bodies(stage: Stage) -> bytes:
     log = stage.runtime.log
-    return b"\n".join([one.body async for one in read_to(log.nc, [f"{STORED_PREFIX}.>"], 1, await log.head())])
+    return b"\n".join([stored.body async for stored in read_to(log.nc, [f"{STORED_PREFIX}.>"], 1, await log.head())])

@@ -14,9 +14,9 @@ from websockets.asyncio.client import connect
 from turnlog.agent.access.secret import secret_of
 
 
-def socket(api: Api, topic: str, query: str = "", **given: Any) -> connect:
+def socket(api: Api, topic: str, query: str = "", **options: Any) -> connect:
     address = f"{api.url.replace('http', 'ws', 1)}/xyzen/ws/v1/chat/sessions/s/topics/{topic}{query}"
-    return connect(address, proxy=None, open_timeout=60, **given)
+    return connect(address, proxy=None, open_timeout=60, **options)
 
 
 def forged(api: Api) -> dict[str, str]:
@@ -38,9 +38,9 @@ def forged(api: Api) -> dict[str, str]:
 
 @asynccontextmanager
 async def mcp_of(
-    api: Api, user: str = "ann", path: str = "/mcp", zone: str = "", **given: Any
+    api: Api, user: str = "ann", path: str = "/mcp", zone: str = "", **claims: Any
 ) -> AsyncIterator[Client]:
-    header = {"Authorization": f"Bearer {api.token(user, **given)}", "X-Turnlog-Timezone": zone}
+    header = {"Authorization": f"Bearer {api.token(user, **claims)}", "X-Turnlog-Timezone": zone}
     async with (
         httpx2.AsyncClient(headers=header, timeout=60) as http,
         Client(streamable_http_client(f"{api.url}{path}", http_client=http)) as client,

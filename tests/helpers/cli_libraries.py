@@ -24,8 +24,8 @@ PACKAGES = ["turnlog.agent", "turnlog.projectors"]
 for name in MODULES:
     import_module(name)
 for package in PACKAGES:
-    for one in pkgutil.walk_packages(import_module(package).__path__, f"{package}."):
-        import_module(one.name)
+    for module in pkgutil.walk_packages(import_module(package).__path__, f"{package}."):
+        import_module(module.name)
 load_rules()
 counter_for(Settings.model_fields["model"].default)
 # None of these objects is garbage, and a fork that searches them for garbage would copy their memory pages.

@@ -104,8 +104,8 @@ class CommandResult:
     @property
     def error(self) -> dict[str, str]:
         assert self.code == 1
-        found: dict[str, str] = self.document["error"]
-        return found
+        error: dict[str, str] = self.document["error"]
+        return error
 
 
 @dataclass(frozen=True, slots=True)

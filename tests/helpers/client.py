@@ -34,9 +34,9 @@ async def given(nats_url: str, database_url: str, model: OpenAIServer) -> dict[s
     }
 
 
-def served(given: dict[str, Any], folder: Path, *roles: str) -> AbstractAsyncContextManager[Api]:
-    settings = {name: value for name, value in given.items() if name not in ("nats_url", "database_url")}
-    return server(given["nats_url"], given["database_url"], folder)("agent", *roles, **settings)
+def served(options: dict[str, Any], folder: Path, *roles: str) -> AbstractAsyncContextManager[Api]:
+    settings = {name: value for name, value in options.items() if name not in ("nats_url", "database_url")}
+    return server(options["nats_url"], options["database_url"], folder)("agent", *roles, **settings)
 
 
 @pytest.fixture(params=["open", "connect"])

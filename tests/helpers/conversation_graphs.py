@@ -35,8 +35,8 @@ class Instance:
         return await self.graph.aget_state(thread_config(thread))
 
     async def debug(self) -> dict[str, str]:
-        found: dict[str, str] = (await self.state()).values["debug"]
-        return found
+        values: dict[str, str] = (await self.state()).values["debug"]
+        return values
 
     async def usage(self) -> list[Any]:
         await self.stage.runtime.wait_until_projected()
@@ -63,6 +63,6 @@ def sent(model: OpenAIServer) -> list[tuple[str, str]]:
 
 def settings_of(nats_url: str, database_url: str, model: OpenAIServer) -> Settings:
     """Returns settings for a graph that uses the local model server for chat and embeddings."""
-    given = {"api_base_url": model.url, "api_key": model.key, "model": "gpt-4o"}
+    settings = {"api_base_url": model.url, "api_key": model.key, "model": "gpt-4o"}
     servers = {"nats_url": nats_url, "database_url": database_url, "embedding_model": "bag-of-words"}
-    return Settings.model_validate(given | servers)
+    return Settings.model_validate(settings | servers)

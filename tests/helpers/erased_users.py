@@ -33,8 +33,8 @@ async def erase(stage: Stage, user: str = "ann", strings: Sequence[str] = ()) ->
 
 async def rows_with_bakery(stage: Stage) -> dict[str, list[Any]]:
     """Returns the rows that mention the bakery, by table; tables without such rows are left out."""
-    found = {name: await stage.rows(f"SELECT t::text FROM {name} t WHERE t::text ILIKE '%bakery%'") for name in TABLES}
-    return {name: lines for name, lines in found.items() if lines}
+    rows = {name: await stage.rows(f"SELECT t::text FROM {name} t WHERE t::text ILIKE '%bakery%'") for name in TABLES}
+    return {name: lines for name, lines in rows.items() if lines}
 
 
 async def embed_all(stage: Stage) -> None:

@@ -40,11 +40,11 @@ def found(*texts: str) -> list[Finding]:
 
 
 def contents(*texts: str) -> list[str]:
-    return [one.content for one in found(*texts)]
+    return [finding.content for finding in found(*texts)]
 
 
 def rejection_reasons(*texts: str) -> set[str]:
-    return {one.reason for one in apply_rules(*texts).rejections}
+    return {rejection.reason for rejection in apply_rules(*texts).rejections}
 
 
 class ExtractingServer(MemoryServer):
@@ -60,18 +60,18 @@ class ExtractingServer(MemoryServer):
             return super().next_step(kind, body)
         if self.first.get("extract"):
             return self.first["extract"].pop(0)
-        given = self.extracts
-        return Step(text=given if isinstance(given, str) else json.dumps(given, ensure_ascii=False))
+        extract = self.extracts
+        return Step(text=extract if isinstance(extract, str) else json.dumps(extract, ensure_ascii=False))
 
     def extractions(self) -> list[list[str]]:
         """Returns, for each extraction request, the texts of the turns in it."""
-        return [[one["text"] for one in turns_of(body)] for body in self.bodies("chat") if is_extraction(body)]
+        return [[turn["text"] for turn in turns_of(body)] for body in self.bodies("chat") if is_extraction(body)]
 
 
 def extracting_roles(nats_url: str, database_url: str, model: ExtractingServer, roles: Sequence[str]) -> Play:
     """Plays the roles with this model and settings that let the model run on few words."""
-    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "model_timeout_s": 20.0}
-    return player(nats_url, database_url, roles, **given, enable_summary=False, extract_batch_tokens=100)
+    settings = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "model_timeout_s": 20.0}
+    return player(nats_url, database_url, roles, **settings, enable_summary=False, extract_batch_tokens=100)
 
 
 def is_extraction(body: dict[str, Any]) -> bool:
@@ -104,11 +104,15 @@ async def append_texts(stage: Stage, *texts: Any, **more: Any) -> list[int]:
 
 
 async def extractions_of_stage(stage: Stage, stage_name: str) -> list[MemoriesExtracted]:
-    return [one for one in await stage.all("memories_extracted", ANN_THREAD) if one.stage == stage_name]
+    return [event for event in await stage.all("memories_extracted", ANN_THREAD) if event.stage == stage_name]
 
 
 async def extraction_events(stage: Stage) -> list[Event]:
-    return [one for one in await stage.events(ANN_THREAD) if one.source == SOURCE and one.type != "memories_embedded"]
+    return [
+        event
+        for event in await stage.events(ANN_THREAD)
+        if event.source == SOURCE and event.type != "memories_embedded"
+    ]
 
 
 def delivery(seq: int) -> Delivery:

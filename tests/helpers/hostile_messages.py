@@ -43,10 +43,10 @@ class Hostile(NamedTuple):
     headers: dict[str, str] | None = None
 
 
-async def forge(log: Log, one: Event) -> None:
+async def forge(log: Log, event: Event) -> None:
     """Publishes the event like any NATS client could, with its id as the message id."""
-    subject = publish_subject(one.tenant, one.thread, one.type)
-    await log.nc.jetstream().publish(subject, encode(one), headers={"Nats-Msg-Id": str(one.id)})
+    subject = publish_subject(event.tenant, event.thread, event.type)
+    await log.nc.jetstream().publish(subject, encode(event), headers={"Nats-Msg-Id": str(event.id)})
 
 
 def corpus() -> list[Hostile]:
@@ -62,26 +62,26 @@ def corpus() -> list[Hostile]:
     return [*made, *_behind(made)]
 
 
-def plain_turn(one: Hostile) -> Hostile:
+def plain_turn(message: Hostile) -> Hostile:
     """Returns a harmless turn to publish in place of a hostile message, so that other events keep their sequences."""
-    tenant, token, _ = one.subject.split(".")
-    body = _at_home(golden("turn_recorded"), tenant, f"plain {token}", one.name + one.subject)
+    tenant, token, _ = message.subject.split(".")
+    body = _at_home(golden("turn_recorded"), tenant, f"plain {token}", message.name + message.subject)
     return Hostile("harmless", f"{tenant}.{thread_token(body['thread'])}.turn_recorded", _written(body))
 
 
 def _behind(made: list[Hostile]) -> Iterator[Hostile]:
     """Yields a valid turn on the thread of every tenth message; the turn must wait if that message is parked."""
-    for number, one in enumerate(made[::10]):
-        tenant, thread, _ = one.subject.split(".")
+    for number, message in enumerate(made[::10]):
+        tenant, thread, _ = message.subject.split(".")
         if not thread.startswith("~"):
             body = _at_home(golden("turn_recorded"), tenant, thread, 10_000 + number)
-            yield Hostile(f"{one.name}, behind it", f"{tenant}.{thread}.turn_recorded", _written(body))
+            yield Hostile(f"{message.name}, behind it", f"{tenant}.{thread}.turn_recorded", _written(body))
 
 
 def golden(type_: str) -> dict[str, Any]:
     """Returns the newest version of the type's golden event."""
-    found: dict[str, Any] = json.loads(max(GOLDEN.glob(f"{type_}.v*.json")).read_bytes())
-    return found
+    body: dict[str, Any] = json.loads(max(GOLDEN.glob(f"{type_}.v*.json")).read_bytes())
+    return body
 
 
 def _at_home(body: dict[str, Any], tenant: str, thread: str, number: object) -> dict[str, Any]:
@@ -170,13 +170,13 @@ def _every_type() -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yields for each contract events that are valid, of another tenant, thread or user, without data or with extra
     data."""
     for type_ in sorted({path.name.split(".")[0] for path in GOLDEN.glob("*.json")}):
-        one = golden(type_)
-        yield f"{type_} as it is", type_, {**one, "user": None}
-        yield f"{type_} of another user", type_, {**one, "user": "ann"}
-        yield f"{type_} of another tenant", type_, {**one, "!tenant": "globex"}
-        yield f"{type_} of another thread", type_, {**one, "!thread": "talk-ann", "!tenant": "default"}
-        yield f"{type_} without data", type_, {**one, "data": {}}
-        yield f"{type_} with more", type_, {**one, "data": {**one["data"], "surprise": [1]}}
+        example = golden(type_)
+        yield f"{type_} as it is", type_, {**example, "user": None}
+        yield f"{type_} of another user", type_, {**example, "user": "ann"}
+        yield f"{type_} of another tenant", type_, {**example, "!tenant": "globex"}
+        yield f"{type_} of another thread", type_, {**example, "!thread": "talk-ann", "!tenant": "default"}
+        yield f"{type_} without data", type_, {**example, "data": {}}
+        yield f"{type_} with more", type_, {**example, "data": {**example["data"], "surprise": [1]}}
 
 
 def _claims() -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -245,9 +245,9 @@ def _edges() -> Iterator[tuple[str, str, dict[str, Any]]]:
         for text in SAID:
             said = {**golden("turn_recorded"), "user": "mallory", "data": {"role": "user", "content": text}}
             yield f"{text} said at {time}", "turn_recorded", {**said, "time": time}
-        one = golden("memory_recorded")
-        one["data"]["memory"] |= {"valid_from": time, "expires_at": time}
-        yield f"memory_recorded at {time}", "memory_recorded", {**one, "time": time}
+        example = golden("memory_recorded")
+        example["data"]["memory"] |= {"valid_from": time, "expires_at": time}
+        yield f"memory_recorded at {time}", "memory_recorded", {**example, "time": time}
 
 
 def _wrong(name: str | int, value: Any, at: int) -> tuple[Any, ...]:
@@ -261,10 +261,10 @@ def _wrong(name: str | int, value: Any, at: int) -> tuple[Any, ...]:
 
 
 def _deep(levels: int) -> Any:
-    found: Any = []
+    nested: Any = []
     for _ in range(levels):
-        found = [found]
-    return found
+        nested = [nested]
+    return nested
 
 
 def _fields(data: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:

@@ -52,10 +52,10 @@ class KeysAtHand:
         """Does nothing, because all keys are available."""
 
 
-def keks(kek: str = KEK, **given: Any) -> Keks:
-    found = keks_of(Settings(database_url="postgresql://x", kek=SecretStr(kek), **given))
-    assert found is not None
-    return found
+def keks(kek: str = KEK, **settings: Any) -> Keks:
+    configured = keks_of(Settings(database_url="postgresql://x", kek=SecretStr(kek), **settings))
+    assert configured is not None
+    return configured
 
 
 @asynccontextmanager

@@ -12,4 +12,4 @@ from turnlog.consumers.cli import app
 
 if __name__ == "__main__":
     results = [CliRunner().invoke(app, words) for words in json.loads(sys.argv[1])]
-    print(json.dumps([[one.exit_code, one.stdout] for one in results]))
+    print(json.dumps([[result.exit_code, result.stdout] for result in results]))

@@ -27,14 +27,16 @@ class Step:
 
 
 def blocks(page: str, language: str, label: str) -> list[Block]:
-    found = [Block(*groups) for groups in _BLOCK.findall((ROOT / page).read_text("utf-8"))]
-    return [block for block in found if (block.language, block.label) == (language, label)]
+    every_block = [Block(*groups) for groups in _BLOCK.findall((ROOT / page).read_text("utf-8"))]
+    return [block for block in every_block if (block.language, block.label) == (language, label)]
 
 
 def files(page: str) -> dict[str, str]:
     """Returns the page's Python programs, by the file names that label them."""
-    found = [Block(*groups) for groups in _BLOCK.findall((ROOT / page).read_text("utf-8"))]
-    return {block.label: block.text for block in found if block.language == "python" and block.label.endswith(".py")}
+    every_block = [Block(*groups) for groups in _BLOCK.findall((ROOT / page).read_text("utf-8"))]
+    return {
+        block.label: block.text for block in every_block if block.language == "python" and block.label.endswith(".py")
+    }
 
 
 def steps(text: str) -> list[Step]:

@@ -79,7 +79,7 @@ def entities(*named: tuple[str, str], user: str = "ann") -> Event:
 
 def yesterdays_of_zone_and_utc(zone: tzinfo) -> tuple[datetime, datetime]:
     """Returns two times: the first was yesterday only in `zone`, the second only in UTC."""
-    (there,), (utc,) = (dates_in("yesterday", datetime.now(UTC), one) for one in (zone, UTC))
+    (there,), (utc,) = (dates_in("yesterday", datetime.now(UTC), timezone) for timezone in (zone, UTC))
     before, after = min(there.from_time, utc.from_time), max(there.to_time, utc.to_time) - timedelta(hours=2)
     early = before + timedelta(hours=2)
     return (early, after) if there.from_time == before else (after, early)

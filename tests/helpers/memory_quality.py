@@ -45,17 +45,20 @@ class Quality:
 
     @property
     def with_quote(self) -> float:
-        return self._share([one for one in self.memories if one.is_quoted])
+        return self._share([memory for memory in self.memories if memory.is_quoted])
 
     @property
     def of_others(self) -> float:
-        return self._share([one for one in self.memories if one.role != "user"])
+        return self._share([memory for memory in self.memories if memory.role != "user"])
 
     @property
     def duplicates(self) -> float:
         """Returns the share of memories with the same words as another of the same user and kind, ignoring case and
         order."""
-        said = {(one.user, one.content): (one.user, one.kind, _words(one.content)) for one in self.memories}
+        said = {
+            (memory.user, memory.content): (memory.user, memory.kind, _words(memory.content))
+            for memory in self.memories
+        }
         return 1 - len(set(said.values())) / max(1, len(said))
 
     def _share(self, some: Sequence[SourcedMemory]) -> float:
@@ -69,7 +72,7 @@ def _words(content: str) -> frozenset[str]:
 async def stored_quality(runtime: Runtime, files: Sequence[Path]) -> Quality:
     """Imports the files, lets the rules extract memories, and returns the quality of the stored memories."""
     for file in files:
-        turns = [one for one in events(read(file), runtime.settings.tenant) if isinstance(one, Event)]
+        turns = [event for event in events(read(file), runtime.settings.tenant) if isinstance(event, Event)]
         await runtime.log.append_many(turns)
     await runtime.wait_until_projected()
     models = make_models(runtime.settings)
@@ -80,7 +83,7 @@ async def stored_quality(runtime: Runtime, files: Sequence[Path]) -> Quality:
         await runtime.wait_until_projected()
         rows = await (await conn.execute(_MEMORIES)).fetchall()
     await models.close()
-    return Quality(tuple(SourcedMemory(*given, _text(content)) for *given, content in rows))
+    return Quality(tuple(SourcedMemory(*fields, _text(content)) for *fields, content in rows))
 
 
 def _text(content: Any) -> str | None:

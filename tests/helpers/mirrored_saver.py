@@ -47,12 +47,12 @@ class MirroredSaver(BaseCheckpointSaver[str]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
-        ours = [one async for one in self.saver.alist(config, filter=filter, before=before, limit=limit)]
-        theirs = [one async for one in self.reference.alist(config, filter=filter, before=before, limit=limit)]
+        ours = [saved async for saved in self.saver.alist(config, filter=filter, before=before, limit=limit)]
+        theirs = [saved async for saved in self.reference.alist(config, filter=filter, before=before, limit=limit)]
         self.reads += len(ours)
         assert_same(list(map(shown, ours)), list(map(shown, theirs)))
-        for one in ours:
-            yield one
+        for saved in ours:
+            yield saved
 
     async def aput(
         self,
@@ -73,13 +73,13 @@ class MirroredSaver(BaseCheckpointSaver[str]):
         await self.saver.aput_writes(config, writes, task_id, task_path)
 
 
-def shown(found: CheckpointTuple | None) -> Any:
+def shown(loaded: CheckpointTuple | None) -> Any:
     """Returns all parts of a tuple with their types, and dicts sorted by key, because JSONB does not keep the order of
     keys."""
-    if found is None:
+    if loaded is None:
         return None
-    checkpoint = {key: value for key, value in found.checkpoint.items() if key not in _NOT_COMPARED}
-    parts = (_place(found.config), checkpoint, found.metadata, _place(found.parent_config), found.pending_writes)
+    checkpoint = {key: value for key, value in loaded.checkpoint.items() if key not in _NOT_COMPARED}
+    parts = (_place(loaded.config), checkpoint, loaded.metadata, _place(loaded.parent_config), loaded.pending_writes)
     return tuple(exact(part) for part in parts)
 
 
@@ -94,8 +94,8 @@ def assert_same(ours: Any, theirs: Any, path: str = "") -> None:
     if ours == theirs:
         return
     if type(ours) is type(theirs) and isinstance(ours, list | tuple) and len(ours) == len(theirs):
-        for at, (one, other) in enumerate(zip(ours, theirs, strict=True)):
-            assert_same(one, other, f"{path}/{one[0] if isinstance(one, tuple) and len(one) == 2 else at}")
+        for at, (own, other) in enumerate(zip(ours, theirs, strict=True)):
+            assert_same(own, other, f"{path}/{own[0] if isinstance(own, tuple) and len(own) == 2 else at}")
     raise AssertionError(f"{path}: {str(ours)[:1000]} is not {str(theirs)[:1000]}")
 
 

@@ -47,8 +47,8 @@ def ranked(step: Step, body: dict[str, Any]) -> dict[str, Any]:
     wanted = set(body["query"].lower().split())
     scores = [float(len(wanted & set(text.lower().split()))) for text in body["documents"]]
     best = sorted(range(len(scores)), key=lambda at: -scores[at])[: body["top_n"]]
-    found = [{"index": at, "relevance_score": scores[at]} for at in best]
-    return {"model": body["model"], "results": found if step.results is None else step.results}
+    results = [{"index": at, "relevance_score": scores[at]} for at in best]
+    return {"model": body["model"], "results": results if step.results is None else step.results}
 
 
 def bag_of_words(text: str, dimensions: int) -> list[float]:

@@ -38,8 +38,8 @@ class OwnServers:
 
     def settings(self, **more: Any) -> Settings:
         where = dict(zip(("nats_url", "database_url"), self.foreign, strict=True))
-        given = {"home": self.home, "kek": SecretStr(KEK), **where}
-        return Settings(**{**given, **more})
+        defaults = {"home": self.home, "kek": SecretStr(KEK), **where}
+        return Settings(**{**defaults, **more})
 
     async def kill(self, *names: str) -> None:
         """Kills "nats" or "postgres" with SIGKILL; returns when none of its processes is left."""

@@ -62,11 +62,11 @@ class Spec:
         whole: list[Any] = []
         log = [stored(event, seq(number)) for number, event in enumerate(self.events, 1)]
         log += [replace(first, seq=first.seq + STEP // 2) for first in log]
-        log.sort(key=lambda one: one.seq)
+        log.sort(key=lambda entry: entry.seq)
         for size in self.sizes or batch_sizes(len(log)):
             await self._replay(log, size)
-            found = await (await self.conn.execute(query.encode())).fetchall()
-            assert found == list(expected), f"in batches of {size}: {found}"
+            rows = await (await self.conn.execute(query.encode())).fetchall()
+            assert rows == list(expected), f"in batches of {size}: {rows}"
             whole.append(await self._every_row())
             assert whole[-1] == whole[0], f"batches of {size} give other rows than batches of 1"
 
@@ -79,14 +79,14 @@ class Spec:
         for start in range(0, len(log), size):
             part = log[start : start + size]
             for _ in ("delivered", "delivered again"):
-                batch = await without_duplicates(self.conn, [incoming(one) for one in part], 0)
+                batch = await without_duplicates(self.conn, [incoming(entry) for entry in part], 0)
                 at = await apply_batch(self.conn, [self.projection], batch, at, through=part[-1].seq)
         parked = await (await self.conn.execute("SELECT seq, error FROM dead_letters")).fetchall()
         assert parked == []
 
     async def _every_row(self) -> list[list[str]]:
-        found = []
+        tables = []
         for table in self.projection.tables:
             rows = await self.conn.execute(f"SELECT t::text FROM {table.name} t ORDER BY 1".encode())
-            found.append([text for (text,) in await rows.fetchall()])
-        return found
+            tables.append([text for (text,) in await rows.fetchall()])
+        return tables

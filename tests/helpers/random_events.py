@@ -141,12 +141,12 @@ GROWTH = st.builds(
 )
 LANGGRAPH: st.SearchStrategy[Make] = st.one_of(
     st.builds(
-        lambda ns, one, parent, channel, version, run, lists: made(
+        lambda ns, id_, parent, channel, version, run, lists: made(
             CheckpointSaved(
                 checkpoint_ns=ns,
-                checkpoint_id=one,
+                checkpoint_id=id_,
                 parent_checkpoint_id=parent,
-                checkpoint={"v": 4, "id": one, "channel_values": {}, "channel_versions": {channel: version}},
+                checkpoint={"v": 4, "id": id_, "channel_values": {}, "channel_versions": {channel: version}},
                 metadata={"source": "loop", "step": 1},
                 run_id=run,
                 blobs=(Blob(channel=channel, version=version, encoding="msgpack", data="gaFh"),),
@@ -162,10 +162,10 @@ LANGGRAPH: st.SearchStrategy[Make] = st.one_of(
         st.tuples() | st.tuples(GROWTH),
     ),
     st.builds(
-        lambda ns, one, idx, replace, data: made(
+        lambda ns, id_, idx, replace, data: made(
             CheckpointWritesSaved(
                 checkpoint_ns=ns,
-                checkpoint_id=one,
+                checkpoint_id=id_,
                 task_id="task",
                 replace=replace,
                 writes=(PendingWrite(idx=idx, channel="plan", encoding="msgpack", data=data),),

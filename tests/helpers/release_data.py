@@ -95,7 +95,7 @@ async def reads(memory: turnlog.Memory) -> dict[str, Any]:
     importance."""
     people = ("ann", "cem", "李雷", ERASED)
     threads = {user: await memory.threads(user) for user in people}
-    talks = {(user, one.thread): memory.thread(one.thread, user) for user in people for one in threads[user]}
+    talks = {(user, thread.thread): memory.thread(thread.thread, user) for user in people for thread in threads[user]}
     said = {f"{user}/{thread}": await talk.messages() for (user, thread), talk in talks.items()}
     trip, long = memory.thread("trip", user="ann"), memory.thread("long", user="cem")
     async with TurnlogSaver.open(memory.runtime.settings, project=False) as saver:
@@ -103,19 +103,19 @@ async def reads(memory: turnlog.Memory) -> dict[str, Any]:
         past = [snapshot async for snapshot in graph(saver).aget_state_history(GRAPH_THREAD)]
     async with TurnlogStore.open(memory.runtime.settings, project=False) as store:
         item = await store.aget(("recipes", "dan"), "soup")
-    found = await memory.recall("What is my dog called?", user="ann", k=3)
+    recalled = await memory.recall("What is my dog called?", user="ann", k=3)
     context = (await trip.context("What is my dog called?", tokens=4_000)).messages
     about_ann = [message for message in context if MEMORIES in str(message["content"])]
     answer = {
-        "threads": {user: [dataclasses.asdict(one) for one in some] for user, some in threads.items()},
-        "messages": {name: [dataclasses.asdict(one) for one in turns] for name, turns in said.items()},
+        "threads": {user: [dataclasses.asdict(thread) for thread in some] for user, some in threads.items()},
+        "messages": {name: [dataclasses.asdict(turn) for turn in turns] for name, turns in said.items()},
         "context": [message for message in context if message not in about_ann],
         "context knows the dog": ["corgi is called Sesame" in message["content"] for message in about_ann],
         "short context": (await long.context(tokens=400)).messages,
-        "memories": {user: sorted(one.content for one in await memory.memories(user)) for user in people},
-        "best turn": (found.turns[0].thread, found.turns[0].text),
-        "best memory": found.memories[0].memory.content,
-        "recall without vectors": found.degraded,
+        "memories": {user: sorted(remembered.content for remembered in await memory.memories(user)) for user in people},
+        "best turn": (recalled.turns[0].thread, recalled.turns[0].text),
+        "best memory": recalled.memories[0].memory.content,
+        "recall without vectors": recalled.degraded,
         "graph": [message.text for message in state.values["messages"]],
         "checkpoints": len(past),
         "item": item.value if item is not None else None,

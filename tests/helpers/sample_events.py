@@ -80,8 +80,8 @@ def turn(content: Any = "hello", role: str = "user", thread: str = "t", minutes:
 
 def memory_of(number: int, **fields: Any) -> Memory:
     """Returns a fact that no other memory contradicts."""
-    given: dict[str, Any] = {"content": f"fact {number}", "valid_from": MAY_8, "importance": 0.8, "confidence": 0.9}
-    return Memory(id=UUID(int=number), kind="FACT", origin="rule", **{**given, **fields})
+    defaults: dict[str, Any] = {"content": f"fact {number}", "valid_from": MAY_8, "importance": 0.8, "confidence": 0.9}
+    return Memory(id=UUID(int=number), kind="FACT", origin="rule", **{**defaults, **fields})
 
 
 def memory_event(memory: Memory, user: str = "ann", tenant: str = "default") -> Event:
@@ -94,8 +94,8 @@ def derivation(first: int, last: int) -> Derivation:
     return DERIVED.model_copy(update={"from_seq": first, "through_seq": last})
 
 
-def text_of(one: Event) -> str:
+def text_of(turn_event: Event) -> str:
     """Returns the text of a turn."""
-    assert isinstance(one.data, TurnRecorded)
-    assert isinstance(one.data.content, str)
-    return one.data.content
+    assert isinstance(turn_event.data, TurnRecorded)
+    assert isinstance(turn_event.data.content, str)
+    return turn_event.data.content

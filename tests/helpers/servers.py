@@ -61,8 +61,8 @@ async def unlike_a_rebuild(
     log: Log, database_url: str, projections: Sequence[Projection] = PROJECTIONS
 ) -> dict[str, tuple[Difference, ...]]:
     """Returns the projections whose rows differ from a rebuild, compared in one pass over the log."""
-    found = await verify_several(log, database_url, projections)
-    return {one.projection: one.differences for one in found if not one.clean}
+    results = await verify_several(log, database_url, projections)
+    return {result.projection: result.differences for result in results if not result.clean}
 
 
 async def parked(conn: Connection, projection: str) -> list[tuple[int, str, str]]:
@@ -89,23 +89,23 @@ async def running_projector(
 
 def processes_left_in(folder: Path) -> list[str]:
     """Returns every process that works in `folder` or names it."""
-    found = []
+    left = []
     for process in psutil.process_iter(["name", "cwd", "cmdline", "status"]):
         info = process.info
         texts = [info["cwd"] or "", *(info["cmdline"] or [])]
         if info["status"] != psutil.STATUS_ZOMBIE and any(str(folder) in text for text in texts):
-            found.append(f"{process.pid} {info['name']}")
-    return found
+            left.append(f"{process.pid} {info['name']}")
+    return left
 
 
 def files_with(folder: Path, strings: Iterable[str]) -> set[Path]:
     """Returns the files below `folder` that contain one of the strings; servers may remove files meanwhile."""
-    found: set[Path] = set()
+    paths: set[Path] = set()
     for path in (path for path in folder.rglob("*") if path.is_file()):
         with contextlib.suppress(FileNotFoundError):
             body = path.read_bytes()
-            found |= {path} if any(one.encode() in body for one in strings) else set()
-    return found
+            paths |= {path} if any(string.encode() in body for string in strings) else set()
+    return paths
 
 
 async def end_deduplication_window(log: Log) -> None:

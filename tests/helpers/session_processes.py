@@ -47,10 +47,10 @@ class Processes:
 
     async def in_bucket(self, thread: str = "t") -> bytes | None:
         try:
-            found = await self.log.nc.jetstream().get_last_msg(KV_STREAM, f"$KV.{SESSION_BUCKET}.{key(thread)}")
+            message = await self.log.nc.jetstream().get_last_msg(KV_STREAM, f"$KV.{SESSION_BUCKET}.{key(thread)}")
         except NotFoundError:
             return None
-        return found.data or None
+        return message.data or None
 
 
 def key(thread: str) -> str:
@@ -65,8 +65,8 @@ def contents(state: SessionState) -> list[Any]:
     return [message.content for message in state.segment]
 
 
-def slots(**given: Any) -> Sequence[EventData]:
-    return [SessionUpdated(global_state={"agent_slots": given})]
+def slots(**agent_slots: Any) -> Sequence[EventData]:
+    return [SessionUpdated(global_state={"agent_slots": agent_slots})]
 
 
 async def conversation(sessions: Sessions, thread: str = "t") -> SessionState:

@@ -83,7 +83,7 @@ def with_settings(runtime: Runtime, **changed: Any) -> Runtime:
 
 
 async def merged_memory(runtime: Runtime) -> StoredMemory:
-    [told] = [one for one in await memory_thread_events(runtime, "memories_compacted") if one.memory is not None]
+    [told] = [data for data in await memory_thread_events(runtime, "memories_compacted") if data.memory is not None]
     async with runtime.pool.connection() as conn:
         return (await memories_by_id(conn, ANN.tenant, ANN.thread, [told.memory.id]))[told.memory.id]
 
@@ -92,20 +92,22 @@ async def append_memories(runtime: Runtime, memories: Mapping[Memory, float], us
     """Appends memories with vectors and returns them with their sources. memories: the angle of each vector in degrees;
     20 degrees are a cosine of 0.94, 30 of 0.87."""
     turns = [
-        turn(f"Well, {one.content}.", "user", f"chat-{user}", user=user).model_copy(update={"time": one.valid_from})
-        for one in memories
+        turn(f"Well, {memory.content}.", "user", f"chat-{user}", user=user).model_copy(
+            update={"time": memory.valid_from}
+        )
+        for memory in memories
     ]
     stored = await runtime.log.append_many(turns)
     told = [
-        one.model_copy(update={"sources": (_source(said, done.seq, one.content),)})
-        for one, said, done in zip(memories, turns, stored, strict=True)
+        memory.model_copy(update={"sources": (_source(said, done.seq, memory.content),)})
+        for memory, said, done in zip(memories, turns, stored, strict=True)
     ]
     about = {"thread": memory_thread(user), "user": user}
     await runtime.log.append_many(
-        [Event(time=one.valid_from, data=MemoryRecorded(memory=one), **about) for one in told]
+        [Event(time=memory.valid_from, data=MemoryRecorded(memory=memory), **about) for memory in told]
     )
-    await embed(runtime, {one.content: degrees for one, degrees in memories.items()})
-    ids = tuple(one.id for one in told)
+    await embed(runtime, {memory.content: degrees for memory, degrees in memories.items()})
+    ids = tuple(memory.id for memory in told)
     embedded = MemoriesEmbedded(model=MODEL, dimensions=2, memory_ids=ids)
     await runtime.log.append(Event(time=NOW, data=embedded, **about))
     await runtime.wait_until_projected()
@@ -135,7 +137,11 @@ async def valid_contents(runtime: Runtime, user: str = "ann") -> list[str]:
 
 
 async def memory_thread_events(runtime: Runtime, kind: str) -> list[Any]:
-    return [one.event.data async for one in runtime.log.read_thread("default", ANN.thread) if one.event.type == kind]
+    return [
+        recorded.event.data
+        async for recorded in runtime.log.read_thread("default", ANN.thread)
+        if recorded.event.type == kind
+    ]
 
 
 def _source(said: Event, seq: int, quote: str) -> MemorySource:

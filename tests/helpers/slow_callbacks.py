@@ -40,8 +40,10 @@ class SlowCallbacks:
         item.user_properties += [(KEY, (took, name, item.nodeid)) for took, name in self.found]
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        reports = [one for some in terminalreporter.stats.values() for one in some if hasattr(one, "user_properties")]
-        slow = {tuple(value) for one in reports for key, value in one.user_properties if key == KEY}
+        reports = [
+            report for some in terminalreporter.stats.values() for report in some if hasattr(report, "user_properties")
+        ]
+        slow = {tuple(value) for report in reports for key, value in report.user_properties if key == KEY}
         terminalreporter.section(f"{len(slow)} callbacks over {SLOW_S * 1000:.0f} ms")
         for took, name, test in sorted(slow, reverse=True)[:SHOWN]:
             terminalreporter.line(f"{took * 1000:6.0f} ms  {name}  {test}")

@@ -68,12 +68,12 @@ class Stage:
         return [event.data for event in await self.events(thread) if event.type == kind]
 
     async def events(self, thread: str = "t") -> list[Event]:
-        return [found.event async for found in self.runtime.log.read_thread("default", thread)]
+        return [recorded.event async for recorded in self.runtime.log.read_thread("default", thread)]
 
-    async def twice(self, one: Event) -> None:
+    async def twice(self, event: Event) -> None:
         """Stores the same event again under another message id, like a retry after the deduplication window."""
-        subject = publish_subject(one.tenant, one.thread, one.type)
-        await self.runtime.log.nc.jetstream().publish(subject, encode(one))
+        subject = publish_subject(event.tenant, event.thread, event.type)
+        await self.runtime.log.nc.jetstream().publish(subject, encode(event))
 
     async def bad(self, kind: str, thread: str = "t") -> None:
         """Publishes an undecodable event of this type."""
@@ -125,12 +125,12 @@ class Play(Protocol):
     def __call__(self, *roles: str, **settings: Any) -> AbstractAsyncContextManager[Stage]: ...
 
 
-def player(nats_url: str, database_url: str, usual: Sequence[str], **given: Any) -> Play:
+def player(nats_url: str, database_url: str, usual: Sequence[str], **options: Any) -> Play:
     # "never": by default, background calls to a model on the same machine wait for answers. Tests of this override it.
     usually = {"kek": SecretStr(KEK), "answers_first": "never"}
 
     def play(*roles: str, **more: Any) -> AbstractAsyncContextManager[Stage]:
-        settings = Settings(nats_url=nats_url, database_url=database_url, **{**usually, **given, **more})
+        settings = Settings(nats_url=nats_url, database_url=database_url, **{**usually, **options, **more})
         return on_stage(settings, roles or usual)
 
     return play

@@ -49,15 +49,15 @@ class UserMemories:
 
     async def holds(self, user: str = "ann") -> list[str]:
         await self.settled("memories")
-        found = await valid_memories(self.db, "default", memory_thread(user), self.clock.time)
-        return sorted(one.content for one in found)
+        memories = await valid_memories(self.db, "default", memory_thread(user), self.clock.time)
+        return sorted(memory.content for memory in memories)
 
     async def row(self, id_: UUID) -> StoredMemory:
         await self.settled("memories")
         return (await memories_by_id(self.db, "default", ANN, [id_]))[id_]
 
     async def events(self, thread: str = ANN) -> list[str]:
-        return [one.event.type async for one in self.log.read_thread("default", thread)]
+        return [recorded.event.type async for recorded in self.log.read_thread("default", thread)]
 
 
 def extracted(number: int, content: str, day: int = 0, **fields: Any) -> Memory:
