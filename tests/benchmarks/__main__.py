@@ -28,16 +28,16 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(BENCHMARKS)}")
     parser.add_argument("--data", type=Path, default=DEFAULT_FOLDER, help="the folder with irc.jsonl.gz")
     parser.add_argument("--quick", action="store_true", help="fewer events and rounds")
-    given = parser.parse_args()
-    if unknown := set(given.names) - set(BENCHMARKS):
+    arguments = parser.parse_args()
+    if unknown := set(arguments.names) - set(BENCHMARKS):
         parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; there are {', '.join(BENCHMARKS)}")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in the command; the measuring processes inherit it
-    conversations = Conversations(given.data)
-    measured = asyncio.run(_measure(given.names or list(BENCHMARKS), conversations, given.quick))
-    rows = [row for found in measured.values() for row in found]
+    conversations = Conversations(arguments.data)
+    measured = asyncio.run(_measure(arguments.names or list(BENCHMARKS), conversations, arguments.quick))
+    rows = [row for part in measured.values() for row in part]
     out.print(table(rows))
-    if not given.names:
-        DOCUMENT.write_text(document(measured, conversations.described, given.quick), "utf-8")
+    if not arguments.names:
+        DOCUMENT.write_text(document(measured, conversations.described, arguments.quick), "utf-8")
         err.print(f"wrote {DOCUMENT}", markup=False)
     return int(any(row.met is False for row in rows))
 

@@ -36,7 +36,7 @@ async def measure(stand: Stand) -> list[Row]:
     code = f"import asyncio; from tests.benchmarks.served import answer_at_once; asyncio.run(answer_at_once({port}))"
     async with stand.empty_log(), stand.fresh_database() as url, started(code, port=port, token=str):
         model_url = f"http://127.0.0.1:{port}/v1"
-        given = Settings(
+        settings = Settings(
             _env_file=None,
             kek=SecretStr(new_kek()),
             context_window=WINDOW,
@@ -44,7 +44,7 @@ async def measure(stand: Stand) -> list[Row]:
             database_url=url,
             api_base_url=model_url,
         )
-        async with opened(given, "turnlog-bench") as runtime, playing(runtime, ["projectors", "agent"]):
+        async with opened(settings, "turnlog-bench") as runtime, playing(runtime, ["projectors", "agent"]):
             texts = stand.conversations.texts(1_000)
             await _fill(runtime, texts)
             questions = (text for text in itertools.cycle(texts) if len(text) > 20)
@@ -111,24 +111,24 @@ async def _measured(stand: Stand, runtime: Runtime, questions: Iterator[str], le
     cpu: dict[Ask, list[float]] = {side: [] for side in sides}
 
     async def alone(side: Ask) -> float:
-        found = [1000 * await side(0, next(questions)) for _ in range(stand.sized(ALONE, ALONE // 2))]
-        firsts[side] += found
-        return quantile(found, 0.95)
+        times = [1000 * await side(0, next(questions)) for _ in range(stand.sized(ALONE, ALONE // 2))]
+        firsts[side] += times
+        return quantile(times, 0.95)
 
     async def together(side: Ask) -> float:
         began, used = time.perf_counter(), _cpu_s()
         many = stand.sized(AT_ONCE, AT_ONCE // 2)
 
-        async def one(user: int) -> None:
+        async def ask_as(user: int) -> None:
             for _ in range(many):
                 await side(user, next(questions))
 
-        await asyncio.gather(*map(one, range(USERS)))
+        await asyncio.gather(*map(ask_as, range(USERS)))
         cpu[side].append((_cpu_s() - used) / (many * USERS) * 1000)
         return many * USERS / (time.perf_counter() - began)
 
     slow, floor, rate, most = await interleaved(
-        stand.rounds, *(partial(how, one) for how in (alone, together) for one in sides)
+        stand.rounds, *(partial(how, side) for how in (alone, together) for side in sides)
     )
     return [
         _first_token([firsts[side] for side in sides], median(slow), median(floor)),
@@ -141,8 +141,8 @@ def _cpu_s() -> float:
     return used.user + used.system
 
 
-def _first_token(found: list[list[float]], ours: float, floor: float) -> Row:
-    p50, least = (quantile(one, 0.5) for one in found)
+def _first_token(times: list[list[float]], ours: float, floor: float) -> Row:
+    p50, least = (quantile(side_times, 0.5) for side_times in times)
     shown = f"{ms(p50)} / {ms(ours)}"
     return Row(
         "first token, p50 / p95",

@@ -46,13 +46,13 @@ async def measure(stand: Stand) -> list[Row]:
 
     mine, theirs = await interleaved(stand.rounds, ours, floor)
     gc.unfreeze()
-    found, spread = ratio(mine, theirs)
+    factor, spread = ratio(mine, theirs)
     method = (
         f"{len(events):,} events ({stand.conversations.described}), from Event objects to the last acknowledgement. "
         f"Floor: nats-py, bytes and headers made beforehand, atomic batches of {MAX_BATCH:,}."
     )
     return [
-        Row("append_many", per_second(median(mine)), per_second(median(theirs)), found, spread, (">=", 0.7), method)
+        Row("append_many", per_second(median(mine)), per_second(median(theirs)), factor, spread, (">=", 0.7), method)
     ]
 
 

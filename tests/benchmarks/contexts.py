@@ -64,8 +64,8 @@ async def _reading(stand: Stand, pool: Pool, theirs: Conversation) -> list[Row]:
 
     async def context(kept: Transcripts | None) -> None:
         async with pool.connection() as conn:
-            found = await thread_context(conn, settings, "default", THREAD, transcripts=kept)
-        assert len(found.messages) == MESSAGES + 1  # plus the system prompt
+            built = await thread_context(conn, settings, "default", THREAD, transcripts=kept)
+        assert len(built.messages) == MESSAGES + 1  # plus the system prompt
 
     async def state() -> None:
         assert await theirs.read() == MESSAGES
@@ -78,7 +78,7 @@ async def _reading(stand: Stand, pool: Pool, theirs: Conversation) -> list[Row]:
 
     first = [(await milliseconds(call, 1))[0] for call in (known, state)]
     mine, reread, floor = await interleaved(stand.rounds, *map(_median_of, (known, anew, state)))
-    found, spread = ratio(mine, floor)
+    factor, spread = ratio(mine, floor)
     found_anew, spread_anew = ratio(reread, floor)
     method = (
         f"p50 of {CALLS} calls a round, {MESSAGES} messages of {CHARACTERS} characters, from the pool to the messages "
@@ -87,7 +87,13 @@ async def _reading(stand: Stand, pool: Pool, theirs: Conversation) -> list[Row]:
     )
     return [
         Row(
-            f"context of {MESSAGES} messages", ms(median(mine)), ms(median(floor)), found, spread, ("<=", 1 / 3), method
+            f"context of {MESSAGES} messages",
+            ms(median(mine)),
+            ms(median(floor)),
+            factor,
+            spread,
+            ("<=", 1 / 3),
+            method,
         ),
         Row(
             "the same, every message read again",
@@ -114,9 +120,9 @@ async def _in_memory(pool: Pool) -> list[Row]:
     """Measures the part of building a context that is not SQL."""
     async with pool.connection() as conn:
         messages = await thread_messages(conn, "default", THREAD)
-    counter, given = counter_for("gpt-4o"), ContextInput(messages, "gpt-4o", "You advise applicants.")
+    counter, request = counter_for("gpt-4o"), ContextInput(messages, "gpt-4o", "You advise applicants.")
     counted = _best(lambda: sum(map(counter.message, messages)))
-    built = _best(lambda: build_context(given))
+    built = _best(lambda: build_context(request))
     floor = _best(lambda: [counter.encoding.encode_ordinary(str(message.content)) for message in messages])
     return [
         Row(
@@ -152,12 +158,12 @@ async def _writing(stand: Stand, log: Log, pool: Pool, theirs: Conversation, tex
         await theirs.record(*next(pairs))
 
     mine, floor = await interleaved(stand.rounds, _median_of(append_and_see), _median_of(update))
-    found, spread = ratio(mine, floor)
+    factor, spread = ratio(mine, floor)
     method = (
         f"p50 of {CALLS} exchanges a round in a thread of {MESSAGES} messages and more: two turns appended (synced) "
         f"and seen in `messages`, all projections running. Floor: `aupdate_state` with two messages, {LANGGRAPH}."
     )
-    return Row("an exchange written", ms(median(mine)), ms(median(floor)), found, spread, None, method)
+    return Row("an exchange written", ms(median(mine)), ms(median(floor)), factor, spread, None, method)
 
 
 def _median_of(call: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[float]]:

@@ -30,8 +30,8 @@ Measure = Callable[[], Awaitable[float]]
 async def measure(stand: Stand) -> list[Row]:
     backlog, batch = stand.sized(20_000, 5_000), stand.sized(5_000, 2_000)
     async with stand.empty_log(), stand.fresh_database() as url:
-        given = Settings(_env_file=None, nats_url=stand.nats_url, database_url=url, kek=SecretStr(new_kek()))
-        async with opened(given, "turnlog-bench") as runtime, playing(runtime, ["projectors", "agent"]):
+        settings = Settings(_env_file=None, nats_url=stand.nats_url, database_url=url, kek=SecretStr(new_kek()))
+        async with opened(settings, "turnlog-bench") as runtime, playing(runtime, ["projectors", "agent"]):
             await fill(runtime.log, stand.conversations.events(backlog))
             await runtime.wait_until_projected(PATIENCE_S)
             questions = itertools.cycle(stand.conversations.texts(200))
@@ -49,10 +49,10 @@ async def measure(stand: Stand) -> list[Row]:
 
             works = (answers, recalls, imported)
             sides = [partial(side, work) for work in works for side in (partial(_beside, runtime), _alone)]
-            busy, idle, found, found_alone, slowed, free = await interleaved(stand.rounds, *sides)
+            busy, idle, beside, alone, slowed, free = await interleaved(stand.rounds, *sides)
     return [
         _row("an answer, p95, beside the embedder", busy, idle, ms),
-        _row("a recall in a thread, p95, beside the embedder", found, found_alone, ms),
+        _row("a recall in a thread, p95, beside the embedder", beside, alone, ms),
         _row("an import, beside the embedder", slowed, free, per_second),
     ]
 
@@ -88,8 +88,8 @@ async def _embed(runtime: Runtime) -> None:
 
 
 async def _answer(runtime: Runtime, question: str) -> None:
-    found = [piece async for piece in ask(runtime, "default", THREAD, question, user="ann")]
-    assert isinstance(found[-1], Answered)
+    pieces = [piece async for piece in ask(runtime, "default", THREAD, question, user="ann")]
+    assert isinstance(pieces[-1], Answered)
 
 
 async def _recall(runtime: Runtime, question: str, thread: str) -> None:
@@ -102,5 +102,5 @@ async def _import(runtime: Runtime, events: list[Event]) -> None:
 
 
 def _row(what: str, ours: list[float], floor: list[float], shown: Callable[[float], str]) -> Row:
-    found, spread = ratio(ours, floor)
-    return Row(what, shown(median(ours)), shown(median(floor)), found, spread, None, "Floor: without a backlog.")
+    factor, spread = ratio(ours, floor)
+    return Row(what, shown(median(ours)), shown(median(floor)), factor, spread, None, "Floor: without a backlog.")

@@ -35,18 +35,18 @@ async def measure(stand: Stand) -> list[Row]:
         method = f"Not measured: there is no {path.name} in the folder with the data."
         return [Row("evidence and token cost of contexts", "none", "none", None, None, None, method)]
     async with stand.empty_log() as log, stand.fresh_database() as url, await connect(url) as conn:
-        found = await conversations(path, log, url, conn, stand.sized(1, 6))
+        samples = await conversations(path, log, url, conn, stand.sized(1, 6))
         recall = Recall(None)
-        return [*await token_cost.rows(conn, recall, found), *await rows(conn, recall, found)]
+        return [*await token_cost.rows(conn, recall, samples), *await rows(conn, recall, samples)]
 
 
-async def rows(conn: Connection, recall: Recall, found: Sequence[Conversation]) -> list[Row]:
+async def rows(conn: Connection, recall: Recall, samples: Sequence[Conversation]) -> list[Row]:
     """Returns the mean share of a question's evidence that its context contains, for each kind of context."""
     shares: Shares = defaultdict(list)
-    for conversation in found:
+    for conversation in samples:
         for question in conversation.questions:
             await _ask(conn, recall, conversation, question, shares)
-    count = sum(len(conversation.questions) for conversation in found)
+    count = sum(len(conversation.questions) for conversation in samples)
     kinds = [(kind, window) for window in WINDOWS for kind in ("tiers", "tiers, relevant episodes first")]
     return [_row(kind, window, shares, count) for kind, window in kinds] + [_row("hybrid history", 0, shares, count)]
 
@@ -117,8 +117,8 @@ def _row(kind: str, window: int, shares: Shares, count: int) -> Row:
     )
 
 
-def _shown(found: Sequence[tuple[float, int]]) -> str:
-    return f"{100 * fmean(share for share, _ in found):.1f} % ({fmean(tokens for _, tokens in found):,.0f})"
+def _shown(results: Sequence[tuple[float, int]]) -> str:
+    return f"{100 * fmean(share for share, _ in results):.1f} % ({fmean(tokens for _, tokens in results):,.0f})"
 
 
 _METHODS = {

@@ -31,20 +31,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.junk", description=__doc__)
     parser.add_argument("--data", type=Path, default=DEFAULT_FOLDER, help="the folder with the files of MemoryBank")
     parser.add_argument("--show", action="store_true", help="print every memory with its quote")
-    given = parser.parse_args()
-    files = [given.data / name for name in FILES]
+    arguments = parser.parse_args()
+    files = [arguments.data / name for name in FILES]
     if missing := [file.name for file in files if not file.exists()]:
-        out.print(f"left out: {', '.join(missing)} not in {given.data}", markup=False)
+        out.print(f"left out: {', '.join(missing)} not in {arguments.data}", markup=False)
         return 2
-    found = asyncio.run(_measured(files))
-    for one in found.memories if given.show else ():
-        out.print(f"{one.user:<12} {one.kind:<10} {one.content}\n{'':<24}“{one.quote}”", markup=False)
+    quality = asyncio.run(_measured(files))
+    for memory in quality.memories if arguments.show else ():
+        out.print(f"{memory.user:<12} {memory.kind:<10} {memory.content}\n{'':<24}“{memory.quote}”", markup=False)
     out.print(
-        f"{len(found.memories)} memories; quoted {found.with_quote:.1%}, twice {found.duplicates:.1%}, "
-        f"of others than the user {found.of_others:.1%}",
+        f"{len(quality.memories)} memories; quoted {quality.with_quote:.1%}, twice {quality.duplicates:.1%}, "
+        f"of others than the user {quality.of_others:.1%}",
         markup=False,
     )
-    return int(found.with_quote < 1 or found.duplicates >= MOST_DUPLICATES or found.of_others > 0)
+    return int(quality.with_quote < 1 or quality.duplicates >= MOST_DUPLICATES or quality.of_others > 0)
 
 
 async def _measured(files: list[Path]) -> Quality:

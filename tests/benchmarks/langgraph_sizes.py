@@ -34,9 +34,9 @@ async def sizes(pool: Pool, log: Log) -> Sizes:
             "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind = 'r' AND n.nspname IN (%s, 'public')",
             (SCHEMA,),
         )
-        found = {(schema, name): size for schema, name, size in await rows.fetchall()}
-    mine = {name: size for (schema, name), size in found.items() if schema == SCHEMA}
-    theirs = {name: size for (schema, name), size in found.items() if schema == "public"}
+        table_sizes = {(schema, name): size for schema, name, size in await rows.fetchall()}
+    mine = {name: size for (schema, name), size in table_sizes.items() if schema == SCHEMA}
+    theirs = {name: size for (schema, name), size in table_sizes.items() if schema == "public"}
     state = (await log.nc.jetstream().stream_info(STREAM)).state
     return Sizes(
         sum(mine[name] for name in STATE),

@@ -58,9 +58,9 @@ async def _reading(stand: Stand, sides: Sequence[Side]) -> list[Row]:
     rows = []
     for kind, what, how in kinds:
         mine, floor = await interleaved(stand.rounds, *map(kind, sides))
-        found, spread = ratio(mine, floor)
+        factor, spread = ratio(mine, floor)
         method = f"p50 of {CALLS} `aget_state` a round; {how}. Floor: the same graph on AsyncPostgresSaver."
-        rows.append(Row(what, ms(median(mine)), ms(median(floor)), found, spread, ("<=", 0.5), method))
+        rows.append(Row(what, ms(median(mine)), ms(median(floor)), factor, spread, ("<=", 0.5), method))
     return rows
 
 
@@ -81,7 +81,7 @@ def _turn_rows(rounds: Sequence[Round]) -> list[Row]:
     return [
         _compared(
             "a LangGraph turn at 400 messages",
-            [one.turn for one in rounds],
+            [timed.turn for timed in rounds],
             ("<=", 0.6),
             f"`ainvoke` of a graph whose one node answers at once, median of the last {COMPARED} of {TURNS} turns of "
             f"two messages of {CHARACTERS} characters, a new thread for each round, default durability; the sides take "
@@ -89,7 +89,7 @@ def _turn_rows(rounds: Sequence[Round]) -> list[Row]:
         ),
         _compared(
             "a turn and every projection of it",
-            [(one.seen[0], one.turn[1]) for one in rounds],
+            [(timed.seen[0], timed.turn[1]) for timed in rounds],
             None,
             "As above, until every read model has it, for which no turn of a graph waits.",
         ),
@@ -98,13 +98,13 @@ def _turn_rows(rounds: Sequence[Round]) -> list[Row]:
 
 def _within_row(rounds: Sequence[Round]) -> Row:
     how = "As above, with the projectors in the graph's own process, as `TurnlogSaver.open` runs them."
-    return _compared("a turn, projectors in its process", [one.turn for one in rounds], None, how)
+    return _compared("a turn, projectors in its process", [timed.turn for timed in rounds], None, how)
 
 
 def _compared(what: str, pairs: Sequence[tuple[float, float]], target: tuple[str, float] | None, how: str) -> Row:
     mine, floor = _sides(pairs)
-    found, spread = ratio(mine, floor)
-    return Row(what, ms(median(mine)), ms(median(floor)), found, spread, target, how)
+    factor, spread = ratio(mine, floor)
+    return Row(what, ms(median(mine)), ms(median(floor)), factor, spread, target, how)
 
 
 def _size_rows(grown: Sizes, threads: int) -> list[Row]:

@@ -47,20 +47,20 @@ async def _streams(stand: Stand, ours: Server) -> Row:
     async with contextlib.AsyncExitStack() as opened:
         async with asyncio.TaskGroup() as group:
             opening = [group.create_task(opened.enter_async_context(_stream(ours, user))) for user in users * A_USER]
-        streams = [one.result() for one in opening]
+        streams = [task.result() for task in opening]
         took = ours.cpu_s() - used
 
         async def one_round(number: int) -> _Round:
-            began, found = time.perf_counter(), _Round()
+            began, measured = time.perf_counter(), _Round()
 
             async def hear(stream: asyncio.StreamReader) -> None:
                 while f"Turn {number}.".encode() not in await stream.readline():
                     pass
-                found.latencies.append(time.perf_counter() - began)
+                measured.latencies.append(time.perf_counter() - began)
 
             await asyncio.gather(*map(hear, streams), *(append(user, f"Turn {number}.") for user in users))
-            found.megabytes = ours.megabytes()
-            return found
+            measured.megabytes = ours.megabytes()
+            return measured
 
         return await _row(f"{many} streams of events", ours, before, took / many, one_round)
 
@@ -87,22 +87,22 @@ async def _sockets(stand: Stand, ours: Server) -> Row:
     async with contextlib.AsyncExitStack() as opened:
         async with asyncio.TaskGroup() as group:
             opening = [group.create_task(opened.enter_async_context(_socket(ours, at))) for at in range(many)]
-        sockets = [one.result() for one in opening]
+        sockets = [task.result() for task in opening]
         took = ours.cpu_s() - used
 
         async def one_round(number: int) -> _Round:
-            found = _Round()
+            measured = _Round()
 
             async def ask(socket: ClientConnection) -> None:
                 began = time.perf_counter()
                 await socket.send(json.dumps({"message": f"Question {number}?"}))
                 while (said := json.loads(await socket.recv()))["type"] != "streaming_end":
                     assert said["type"] != "error", said
-                found.latencies.append(time.perf_counter() - began)
+                measured.latencies.append(time.perf_counter() - began)
 
             await asyncio.gather(*map(ask, sockets))
-            found.megabytes = ours.megabytes()
-            return found
+            measured.megabytes = ours.megabytes()
+            return measured
 
         return await _row(f"{many} WebSockets", ours, before, took / many, one_round)
 
@@ -119,7 +119,7 @@ async def _row(
     rounds = [await one_round(number) for number in range(ROUNDS)]
     each = len(rounds[0].latencies)
     first, last = rounds[0].megabytes, rounds[-1].megabytes
-    p95 = quantile([1000 * one for found in rounds[1:] for one in found.latencies], 0.95)
+    p95 = quantile([1000 * latency for measured in rounds[1:] for latency in measured.latencies], 0.95)
     cpu = 1000 * (ours.cpu_s() - used) / (ROUNDS * each)
     shown = f"{last:.0f} MB, p95 {ms(p95)}, {cpu:.1f} ms CPU"
     floor = f"{first:.0f} MB after the first of {ROUNDS} rounds, {before:.0f} before"

@@ -65,8 +65,10 @@ async def _conversation(conn: Connection, sample: dict[str, Any], every: int) ->
     for message in messages:
         await memory.hear(message)
     seqs = {message.source_id: message.seq for message in messages if message.source_id}
-    found = [(qa["question"], read_evidence(qa["evidence"], set(seqs)).turns) for qa in sample["qa"][::every]]
-    asked = [LocomoQuestion(text, frozenset(seqs[source] for source in sources)) for text, sources in found if sources]
+    questions = [(qa["question"], read_evidence(qa["evidence"], set(seqs)).turns) for qa in sample["qa"][::every]]
+    asked = [
+        LocomoQuestion(text, frozenset(seqs[source] for source in sources)) for text, sources in questions if sources
+    ]
     return Conversation(thread, messages, memory, asked)
 
 

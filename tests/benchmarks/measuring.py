@@ -32,14 +32,14 @@ class Row:
 async def interleaved(rounds: int, *sides: Side) -> list[list[float]]:
     """Returns the measurements of each side by round. The order of the sides rotates; the first round is a warm-up and
     is dropped."""
-    found: list[list[float]] = [[] for _ in sides]
+    measured: list[list[float]] = [[] for _ in sides]
     for number in range(rounds + 1):
         order = list(range(len(sides)))
         for at in order if number % 2 else reversed(order):
             value = await sides[at]()
             if number:
-                found[at].append(value)
-    return found
+                measured[at].append(value)
+    return measured
 
 
 def ratio(ours: Sequence[float], floor: Sequence[float]) -> tuple[float, tuple[float, float]]:

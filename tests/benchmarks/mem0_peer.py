@@ -54,8 +54,8 @@ async def _mem0(url: str, texts: Sequence[str], queries: Sequence[str]) -> dict[
         process = await asyncio.create_subprocess_exec(
             INTERPRETER, _PROGRAM, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
         )
-        given = {"url": url, "folder": folder, "texts": texts, "queries": queries}
-        said, _ = await process.communicate(json.dumps(given).encode())
+        request = {"url": url, "folder": folder, "texts": texts, "queries": queries}
+        said, _ = await process.communicate(json.dumps(request).encode())
         assert process.returncode == 0
         took: dict[str, Took] = json.loads(said)
         return took

@@ -15,26 +15,28 @@ DIMENSIONS = 384
 
 
 def main() -> None:
-    given = json.load(sys.stdin)
-    os.environ |= {"MEM0_TELEMETRY": "False", "MEM0_DIR": given["folder"], "OPENAI_API_KEY": "none"}
-    store = {"path": f"{given['folder']}/qdrant", "embedding_model_dims": DIMENSIONS, "on_disk": True}
-    embedder = {"openai_base_url": given["url"], "embedding_dims": DIMENSIONS, "model": "m"}
+    request = json.load(sys.stdin)
+    os.environ |= {"MEM0_TELEMETRY": "False", "MEM0_DIR": request["folder"], "OPENAI_API_KEY": "none"}
+    store = {"path": f"{request['folder']}/qdrant", "embedding_model_dims": DIMENSIONS, "on_disk": True}
+    embedder = {"openai_base_url": request["url"], "embedding_dims": DIMENSIONS, "model": "m"}
     memory = import_module("mem0").Memory.from_config(
         {
             "vector_store": {"provider": "qdrant", "config": store},
             "embedder": {"provider": "openai", "config": embedder},
-            "llm": {"provider": "openai", "config": {"openai_base_url": given["url"]}},
-            "history_db_path": f"{given['folder']}/history.db",
+            "llm": {"provider": "openai", "config": {"openai_base_url": request["url"]}},
+            "history_db_path": f"{request['folder']}/history.db",
         }
     )
-    add = [_ms(memory.add, [{"role": "user", "content": text}], user_id="ann", infer=False) for text in given["texts"]]
-    search = [_ms(memory.search, text, filters={"user_id": "ann"}, top_k=5) for text in given["queries"]]
+    add = [
+        _ms(memory.add, [{"role": "user", "content": text}], user_id="ann", infer=False) for text in request["texts"]
+    ]
+    search = [_ms(memory.search, text, filters={"user_id": "ann"}, top_k=5) for text in request["queries"]]
     json.dump({"add": add, "search": search}, sys.stdout)
 
 
-def _ms(call: Any, *given: Any, **named: Any) -> float:
+def _ms(call: Any, *arguments: Any, **named: Any) -> float:
     began = time.perf_counter()
-    call(*given, **named)
+    call(*arguments, **named)
     return 1000 * (time.perf_counter() - began)
 
 

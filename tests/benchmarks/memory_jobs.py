@@ -89,8 +89,8 @@ async def _child(nats_url: str, database_url: str, job: str, due_at: datetime) -
     )
     output, _ = await process.communicate()
     assert process.returncode == 0
-    found: dict[str, Any] = json.loads(output)
-    return found
+    result: dict[str, Any] = json.loads(output)
+    return result
 
 
 async def _run(name: str, due_at: datetime) -> dict[str, Any]:

@@ -48,10 +48,10 @@ async def _row(conn: Connection, texts: list[str], kind: str, recall: MemoryReca
 
     async def floor() -> None:
         place = ("default", THREAD, known)
-        found = await conn.execute(
+        cursor = await conn.execute(
             "SELECT content FROM memories WHERE tenant = %s AND thread_id = %s AND id = %s", place
         )
-        await found.fetchone()
+        await cursor.fetchone()
 
     await milliseconds(ours, 5)
     mine, theirs = await milliseconds(ours, QUESTIONS), await milliseconds(floor, QUESTIONS)

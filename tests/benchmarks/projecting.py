@@ -22,7 +22,7 @@ async def measure(stand: Stand) -> list[Row]:
             return count / await raw_read(log, count)
 
         mine, theirs = await interleaved(stand.rounds, ours, floor)
-    found, spread = ratio(mine, theirs)
+    factor, spread = ratio(mine, theirs)
     method = (
         f"{count:,} events in the log ({stand.conversations.described}), both projections in one runner, from its "
         "start until their positions are at the head. Floor: a nats-py pull consumer, fetch(1000), nothing decoded."
@@ -32,7 +32,7 @@ async def measure(stand: Stand) -> list[Row]:
             "live projection of activity and messages",
             per_second(median(mine)),
             per_second(median(theirs)),
-            found,
+            factor,
             spread,
             (">=", 0.5),
             method,

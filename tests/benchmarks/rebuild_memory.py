@@ -54,8 +54,8 @@ async def _child(nats_url: str, database_url: str) -> dict[str, int]:
     )
     output, _ = await process.communicate()
     assert process.returncode == 0
-    found: dict[str, int] = json.loads(output)
-    return found
+    result: dict[str, int] = json.loads(output)
+    return result
 
 
 async def _rebuild(nats_url: str, database_url: str) -> dict[str, int]:
@@ -91,8 +91,8 @@ class Peak:
             self.grown = max(self.grown, self._own() - self._before)
 
     def _own(self) -> int:
-        found = self._process.memory_info()
-        return int(found.rss - getattr(found, "shared", 0))
+        memory = self._process.memory_info()
+        return int(memory.rss - getattr(memory, "shared", 0))
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ async def measure(stand: Stand) -> list[Row]:
 
         mine, reads, copies = await interleaved(stand.rounds, ours, read, copy)
     floor = [min(pair) for pair in zip(reads, copies, strict=True)]
-    found, spread = ratio(mine, floor)
+    factor, spread = ratio(mine, floor)
     method = (
         f"{count:,} events ({stand.conversations.described}), from the call to the switched tables, key included. "
         f"Floor: the slower of the raw read ({per_second(median(reads))}) and one COPY of the same rows into a table "
@@ -46,7 +46,7 @@ async def measure(stand: Stand) -> list[Row]:
             "rebuild of messages",
             per_second(median(mine)),
             per_second(median(floor)),
-            found,
+            factor,
             spread,
             (">=", 0.5),
             method,
@@ -55,11 +55,11 @@ async def measure(stand: Stand) -> list[Row]:
 
 
 async def _rows(log: Log, count: int) -> list[TableRow]:
-    found: list[TableRow] = []
+    rows: list[TableRow] = []
     async with log.reader(0, 1) as reader:
-        while len(found) < count:
-            found += [row(recorded(stored)) for stored in await reader.batch()]
-    return found
+        while len(rows) < count:
+            rows += [row(recorded(stored)) for stored in await reader.batch()]
+    return rows
 
 
 async def _raw_copy(conn: Connection, rows: list[TableRow]) -> float:

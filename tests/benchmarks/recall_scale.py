@@ -89,7 +89,7 @@ async def _load_conversations(conn: Connection, stand: Stand) -> list[Conversati
     told = load_locomo(stand.conversations.locomo, Vectors(vectors_path()), captions=False)
     for conversation in told:
         assert conversation.scope.vectors is not None
-        await copy_chunks(conn, conversation.found, conversation.scope.vectors, LISTENER, E5)
+        await copy_chunks(conn, conversation.chunks, conversation.scope.vectors, LISTENER, E5)
     return told
 
 
@@ -97,21 +97,21 @@ async def _agreement(conn: Connection, told: Sequence[Conversation]) -> Row:
     """Compares the ranking over all chunks of the conversations with the ranking over the candidates from indexes."""
     scope, (ids, whole) = Scope("default", None, LISTENER), _together(told)
     about = await sample_scope(conn, scope, E5, None)
-    same, exact, found = [], [], []
+    same, exact, approximate = [], [], []
     for conversation in told:
         for question in conversation.questions[::EVERY]:
             query = Query(question.text, question.vector)
-            best = [ids[one.chunk] for one in rank(query, whole, K)]
+            best = [ids[scored.chunk] for scored in rank(query, whole, K)]
             keys, index = await candidate_chunks(conn, scope, [query], E5, about)
-            likely = [keys[one.chunk][3] for one in rank(query, index, K)]
+            likely = [keys[scored.chunk][3] for scored in rank(query, index, K)]
             same.append(len(set(best) & set(likely)) / K)
             exact.append(_share(conversation, question, best))
-            found.append(_share(conversation, question, likely))
+            approximate.append(_share(conversation, question, likely))
     return Row(
         "recall@10 by the path for large scopes, LoCoMo",
-        f"{100 * fmean(found):.1f} %",
+        f"{100 * fmean(approximate):.1f} %",
         f"{100 * fmean(exact):.1f} %",
-        fmean(found) / fmean(exact),
+        fmean(approximate) / fmean(exact),
         None,
         None,
         f"{len(same)} questions with real vectors to one user of {whole.count:,} chunks, all five conversations; "
@@ -122,7 +122,7 @@ async def _agreement(conn: Connection, told: Sequence[Conversation]) -> Row:
 def _together(told: Sequence[Conversation]) -> tuple[list[str], ScopeIndex]:
     """Returns all conversations as one scope, with the ids of its chunks."""
     ordered = sorted(told, key=lambda conversation: conversation.name)
-    chunks = [chunk for conversation in ordered for chunk in conversation.found]
+    chunks = [chunk for conversation in ordered for chunk in conversation.chunks]
     vectors = [conversation.scope.vectors for conversation in ordered if conversation.scope.vectors is not None]
     index = ScopeIndex.of_chunks(
         Chunks.of(
@@ -138,5 +138,5 @@ def _together(told: Sequence[Conversation]) -> tuple[list[str], ScopeIndex]:
 
 
 def _share(conversation: Conversation, question: Question, ids: Sequence[str]) -> float:
-    sources = {s for chunk in conversation.found if chunk.id in ids for s in chunk.source_ids}
+    sources = {s for chunk in conversation.chunks if chunk.id in ids for s in chunk.source_ids}
     return len(question.evidence & sources) / len(question.evidence)

@@ -41,8 +41,8 @@ class RandomVectors:
         return self._random.standard_normal((count, DIMENSIONS), dtype=np.float32)
 
     async def embed_query(self, text: str, asker: str | None = None) -> NDArray[np.float32]:
-        found: NDArray[np.float32] = self.vectors(1)[0]
-        return found
+        vector: NDArray[np.float32] = self.vectors(1)[0]
+        return vector
 
 
 async def measure(stand: Stand) -> list[Row]:
@@ -97,9 +97,9 @@ async def _embed(log: Log, conn: Connection, embedder: RandomVectors) -> None:
             Event(
                 time=datetime.now(UTC),
                 thread=thread,
-                data=ChunksEmbedded(model=MODEL, dimensions=DIMENSIONS, chunk_ids=tuple(found)),
+                data=ChunksEmbedded(model=MODEL, dimensions=DIMENSIONS, chunk_ids=tuple(chunk_ids)),
             )
-            for thread, found in ids.items()
+            for thread, chunk_ids in ids.items()
         ]
     )
 

@@ -46,7 +46,7 @@ def document(measured: Mapping[str, Sequence[Row]], data: str, quick: bool) -> s
         rows = [row for name in section.names for row in measured.get(name, ())]
         lines += [f"## {section.title}", "", *textwrap.wrap(section.method, 118), ""]
         lines += [*(_windows(rows) if "evidence" in section.names else _rows(rows)), ""]
-    versions = ", ".join(f"{name} {found}" for name in PACKAGES if (found := _version(name)))
+    versions = ", ".join(f"{name} {installed}" for name in PACKAGES if (installed := _version(name)))
     return "\n".join([*lines, f"Versions: {versions}.", ""])
 
 
@@ -56,11 +56,11 @@ def _rows(rows: Sequence[Row]) -> list[str]:
 
 def _windows(rows: Sequence[Row]) -> list[str]:
     """Returns the lines of a table: tokens and evidence for each context window. Rows without a window come last."""
-    found: dict[str, dict[str, str]] = {}
+    lines_by_window: dict[str, dict[str, str]] = {}
     for row in rows:
         what, _, kind = row.what.partition(": ")
         place = re.search(r"window ([0-9,]+)", row.what)
-        line = found.setdefault(place[1] if place else kind or "hybrid history (3 turns, 3 episodes)", {})
+        line = lines_by_window.setdefault(place[1] if place else kind or "hybrid history (3 turns, 3 episodes)", {})
         if what.startswith("evidence"):
             line[kind or "tiers"] = row.ours
             line["newest turns"] = (match[1] if (match := _NEWEST.match(row.floor)) else "") if place else ""
@@ -70,7 +70,8 @@ def _windows(rows: Sequence[Row]) -> list[str]:
     shown = ("window", "tokens, 50 requests", "tokens, the last", *(f"evidence: {name}" for name in COLUMNS))
     lines = [f"| {' | '.join(shown)} |", f"|{'---|' * len(shown)}"]
     return lines + [
-        f"| {name} | " + " | ".join(line.get(head, "") for head in heads) + " |" for name, line in found.items()
+        f"| {name} | " + " | ".join(line.get(head, "") for head in heads) + " |"
+        for name, line in lines_by_window.items()
     ]
 
 

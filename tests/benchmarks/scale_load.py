@@ -46,8 +46,8 @@ async def load(conn: Connection, conversations: Conversations, sizes: Sequence[i
     """Loads one user for each size. The user is named after the size and has that many chunks."""
     vectors, seq = RandomVectors(), itertools.count(1)
     for size in sizes:
-        found = itertools.islice(_chunks(conversations, size, seq), size)
-        while batch := list(itertools.islice(found, 2_000)):
+        pieces = itertools.islice(_chunks(conversations, size, seq), size)
+        while batch := list(itertools.islice(pieces, 2_000)):
             await copy_chunks(conn, batch, vectors.rows(len(batch)), f"{size}", MODEL)
 
 

@@ -41,10 +41,10 @@ def bare(database_url: str, port: int) -> None:
     app = FastAPI(lifespan=lifespan)
 
     @app.get("/")
-    async def one() -> dict[str, int]:
+    async def select() -> dict[str, int]:
         async with app.state.pool.connection() as conn:
-            found = await (await conn.execute("SELECT 1")).fetchone()
-        return {"found": found[0]}
+            row = await (await conn.execute("SELECT 1")).fetchone()
+        return {"found": row[0]}
 
     run(app, port=port, log_level="warning", access_log=False)
 
@@ -76,12 +76,12 @@ class Server:
         writer.write(f"{head}Content-Type: application/json\r\nContent-Length: {len(sent)}\r\n\r\n".encode() + sent)
         headers = (await reader.readuntil(b"\r\n\r\n")).lower()
         if b"transfer-encoding: chunked" in headers:
-            found = await _chunks(reader)
+            payload = await _chunks(reader)
         else:
-            found = await reader.readexactly(int(headers.split(b"content-length:")[1].split(b"\r\n")[0]))
+            payload = await reader.readexactly(int(headers.split(b"content-length:")[1].split(b"\r\n")[0]))
         self._free.append((reader, writer))
-        assert headers.split(b" ", 2)[1].startswith(b"2"), found[:300]
-        return found
+        assert headers.split(b" ", 2)[1].startswith(b"2"), payload[:300]
+        return payload
 
     def cpu_s(self) -> float:
         parts = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
@@ -92,20 +92,20 @@ class Server:
 
 
 async def _chunks(reader: asyncio.StreamReader) -> bytes:
-    found = b""
+    body = b""
     while size := int(await reader.readline(), 16):
-        found += await reader.readexactly(size)
+        body += await reader.readexactly(size)
         await reader.readexactly(2)
     await reader.readexactly(2)
-    return found
+    return body
 
 
 @contextlib.asynccontextmanager
 async def started(code: str, *, port: int, token: Callable[[str], str], **environment: str) -> AsyncIterator[Server]:
     """Starts a process that runs the code and yields it once it accepts connections."""
     inherited = ("PATH", "HOME", "PYTHONPATH", "OPENBLAS_NUM_THREADS")
-    given = {name: os.environ[name] for name in inherited if name in os.environ} | environment
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, env=given)
+    variables = {name: os.environ[name] for name in inherited if name in os.environ} | environment
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, env=variables)
     try:
         async with asyncio.timeout(SETTLED_S):
             while process.returncode is None:
@@ -156,8 +156,8 @@ def _vectors(asked: dict[str, Any]) -> bytes:
     texts, as_floats = asked["input"], asked.get("encoding_format") == "float"
     many = 1 if isinstance(texts, str) else len(texts)
     rows = np.random.default_rng().standard_normal((many, 384), np.float32)
-    found = [row.tolist() if as_floats else b64encode(row).decode() for row in rows]
-    data = [{"object": "embedding", "index": at, "embedding": one} for at, one in enumerate(found)]
+    embeddings = [row.tolist() if as_floats else b64encode(row).decode() for row in rows]
+    data = [{"object": "embedding", "index": at, "embedding": embedding} for at, embedding in enumerate(embeddings)]
     used = {"prompt_tokens": 9, "total_tokens": 9}
     return json.dumps({"object": "list", "model": "m", "data": data, "usage": used}).encode()
 
@@ -174,9 +174,14 @@ async def serving(stand: Stand, model_s: float) -> AsyncIterator[tuple[Server, S
     model takes to answer."""
     async with stand.empty_log(), stand.fresh_database() as url, model(model_s) as model_url:
         with TemporaryDirectory() as home:
-            given = {"DATABASE_URL": url, "NATS_URL": stand.nats_url, "TURNLOG_PLAINTEXT": "yes", "TURNLOG_HOME": home}
-            given |= {"API_BASE_URL": model_url, "TURNLOG_API_SECRET": secrets.token_urlsafe(32)}
-            settings = Settings.model_validate(given)
+            variables = {
+                "DATABASE_URL": url,
+                "NATS_URL": stand.nats_url,
+                "TURNLOG_PLAINTEXT": "yes",
+                "TURNLOG_HOME": home,
+            }
+            variables |= {"API_BASE_URL": model_url, "TURNLOG_API_SECRET": secrets.token_urlsafe(32)}
+            settings = Settings.model_validate(variables)
             port, floor_port = free_port(), free_port()
             floor_code = f"from tests.benchmarks.served import bare; bare({url!r}, {floor_port})"
             code = "import asyncio; from tests.benchmarks.served import serve; asyncio.run(serve())"
@@ -190,7 +195,7 @@ async def serving(stand: Stand, model_s: float) -> AsyncIterator[tuple[Server, S
                     return tokens[user]
 
                 async with (
-                    started(code, port=port, token=token, **given, TURNLOG_API_PORT=str(port)) as ours,
+                    started(code, port=port, token=token, **variables, TURNLOG_API_PORT=str(port)) as ours,
                     started(floor_code, port=floor_port, token=token) as floor,
                 ):
                     yield ours, floor

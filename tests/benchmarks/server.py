@@ -30,12 +30,12 @@ async def _appending(stand: Stand, ours: Server, floor: Server) -> Row:
     cpu: dict[int, list[float]] = {ours.pid: [], floor.pid: []}
 
     async def rate(server: Server, call: Callable[[int], Awaitable[object]]) -> float:
-        async def one(connection: int) -> None:
+        async def append_turns(connection: int) -> None:
             for _ in range(many // CONNECTIONS):
                 await call(connection)
 
         began, used = time.perf_counter(), server.cpu_s()
-        await asyncio.gather(*(one(at) for at in range(CONNECTIONS)))
+        await asyncio.gather(*(append_turns(at) for at in range(CONNECTIONS)))
         cpu[server.pid].append((server.cpu_s() - used) / many * 1000)
         return many / (time.perf_counter() - began)
 
@@ -46,11 +46,11 @@ async def _appending(stand: Stand, ours: Server, floor: Server) -> Row:
     mine, theirs = await interleaved(
         stand.rounds, partial(rate, ours, append), partial(rate, floor, lambda _: floor.call("GET", "/"))
     )
-    found, spread = ratio(mine, theirs)
+    factor, spread = ratio(mine, theirs)
     used = [f", {median(cpu[server.pid]):.1f} ms CPU" for server in (ours, floor)]
     our_rate, floor_rate = (per_second(median(rates)) + more for rates, more in zip((mine, theirs), used, strict=True))
     method = f"{CONNECTIONS} connections."
-    return Row("POST turns, one turn", our_rate, floor_rate, found, spread, (">=", 0.5), method)
+    return Row("POST turns, one turn", our_rate, floor_rate, factor, spread, (">=", 0.5), method)
 
 
 async def _reading(stand: Stand, ours: Server, floor: Server) -> list[Row]:
@@ -79,13 +79,13 @@ async def _p95_ms(seconds: int, call: Callable[[], Awaitable[object]]) -> float:
     """Returns the 95th percentile of the latencies, each measured from the time when the request was due."""
     began = time.perf_counter() + 0.1
 
-    async def one(number: int) -> float:
+    async def request_at(number: int) -> float:
         due = began + number / RATE
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
         await call()
         return 1000 * (time.perf_counter() - due)
 
-    return quantile(await asyncio.gather(*(one(number) for number in range(RATE * seconds))), 0.95)
+    return quantile(await asyncio.gather(*(request_at(number) for number in range(RATE * seconds))), 0.95)
 
 
 async def _asking(ours: Server, many: int) -> Row:

@@ -90,15 +90,15 @@ async def _reader(log: Log, pool: Pool) -> AsyncIterator[Sessions]:
 
 
 async def _read(level: Level, sessions: Sessions) -> float:
-    found: list[Level] = []
+    levels: list[Level] = []
 
     async def get() -> None:
         state, came_from = await sessions.get_with_level(THREAD)
         assert state.turn_count == TURNS
-        found.append(came_from)
+        levels.append(came_from)
 
     took = 1000 * await seconds(get())
-    assert found == [level]
+    assert levels == [level]
     return took
 
 
@@ -112,12 +112,12 @@ async def _empty_buckets(log: Log) -> None:
 async def _memory_context(log: Log, pool: Pool, calls: int) -> Row:
     asked = MemoryQueryRequest(conversation_id=THREAD, query="What did I say about it before?")
     async with ShortTermMemory(log, pool, Settings(_env_file=None)) as memory:
-        found = await memory.query_memory_context(asked)
-        assert (found.mode, found.session.flow_context.turn_count) == ("FULL_HISTORY", TURNS)
+        context = await memory.query_memory_context(asked)
+        assert (context.mode, context.session.flow_context.turn_count) == ("FULL_HISTORY", TURNS)
         took = await milliseconds(lambda: memory.query_memory_context(asked), calls)
     method = (
         f"p50 / p99 of {calls} calls of `query_memory_context` for a session of {TURNS} turns with a new question, "
-        f"{found.estimated_tokens:,} tokens counted; the process has read it before."
+        f"{context.estimated_tokens:,} tokens counted; the process has read it before."
     )
     return Row("a memory context of a session", _both(took), "none", None, None, None, method)
 

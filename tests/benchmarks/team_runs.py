@@ -96,7 +96,7 @@ async def measure(stand: Stand) -> list[Row]:
         with TemporaryDirectory() as folder:
             (Path(folder) / "team.toml").write_text(TEAM, "utf-8")
             (Path(folder) / "desk.toml").write_text(AGENT, "utf-8")
-            given = Settings(
+            settings = Settings(
                 _env_file=None,
                 kek=SecretStr(new_kek()),
                 nats_url=stand.nats_url,
@@ -107,7 +107,7 @@ async def measure(stand: Stand) -> list[Row]:
                 team=folder,
             )
             async with (
-                opened(given, "turnlog-bench") as runtime,
+                opened(settings, "turnlog-bench") as runtime,
                 playing(runtime, ["projectors", "agent"]),
                 postgres_savers(url) as savers,
                 httpx2.AsyncClient(base_url=model_url, timeout=60) as client,

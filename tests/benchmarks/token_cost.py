@@ -29,11 +29,11 @@ PROMPT: Wire = {"role": "system", "content": SYSTEM}
 Sent = dict[str, list[list[int]]]
 
 
-async def rows(conn: Connection, recall: Recall, found: Sequence[Conversation]) -> list[Row]:
+async def rows(conn: Connection, recall: Recall, samples: Sequence[Conversation]) -> list[Row]:
     """Returns the tokens of each kind of context and their ratio to the full history's tokens, for all requests
     together and for the last request."""
     sent: Sent = defaultdict(list)
-    for conversation in found:
+    for conversation in samples:
         for kind, tokens in (await _sent(conn, recall, conversation)).items():
             sent[kind].append(tokens)
     everything = sent.pop("everything")
@@ -56,12 +56,12 @@ async def _sent(conn: Connection, recall: Recall, conversation: Conversation) ->
         before, asked = turns[:number], turns[number]
         text = content_text(asked.content)
         history = await hybrid_history(conn, recall, TENANT, thread, text, before_seq=asked.seq)
-        found = await relevant_turns(conn, recall, Scope(TENANT, thread), text, EPISODES, RECENT, asked.seq)
+        relevant = await relevant_turns(conn, recall, Scope(TENANT, thread), text, EPISODES, RECENT, asked.seq)
         sent["everything"].append(_plain([*before, asked]))
         sent[f"the last {LAST} messages"].append(_plain([*before[-LAST:], asked]))
         sent[HYBRID].append(_plain([*history.messages, asked]))
         for window in WINDOWS:
-            context = memory.context(window, asked, list(found.seqs))
+            context = memory.context(window, asked, list(relevant.seqs))
             sent[f"tiers, window {window:,}"].append(COUNTER.request(context.messages, [SCHEMA]))
         for message in turns[number : number + 2]:
             await memory.hear(message)

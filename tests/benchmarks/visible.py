@@ -30,9 +30,9 @@ class Watcher:
             rows = await self._conn.execute(
                 "SELECT position FROM projection_positions WHERE projection = 'messages' AND build = 'live'"
             )
-            found = await rows.fetchone()
+            row = await rows.fetchone()
             async with self._moved:
-                self._position = found[0] if found else 0
+                self._position = row[0] if row else 0
                 self._moved.notify_all()
             await asyncio.sleep(WATCH_S)
 
@@ -57,13 +57,13 @@ async def at_rate(events: Sequence[Event], work: Callable[[Event], Awaitable[Non
     """Returns for each event the milliseconds from the time when it was due; late events do not delay later ones."""
     start = time.perf_counter() + 0.1
 
-    async def one(number: int, event: Event) -> float:
+    async def timed(number: int, event: Event) -> float:
         due = start + number / RATE
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
         await work(event)
         return 1000 * (time.perf_counter() - due)
 
-    return await asyncio.gather(*(one(number, event) for number, event in enumerate(events)))
+    return await asyncio.gather(*(timed(number, event) for number, event in enumerate(events)))
 
 
 @contextlib.asynccontextmanager

@@ -101,8 +101,8 @@ class Fleet:
             self._workers[target].kill()
             await asyncio.to_thread(self._workers[target].wait)
             return
-        found = embedded.status(self.home)
-        server = found.nats if target == "nats" else found.postgres
+        status = embedded.status(self.home)
+        server = status.nats if target == "nats" else status.postgres
         assert server is not None, f"{target} does not run"
         victim = psutil.Process(server.pid)
         if target == "postgres-backend":

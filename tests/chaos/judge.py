@@ -31,14 +31,16 @@ ANSWER_PARTS = (
 async def violations(log: Log, database_url: str, conn: Connection, ledger: Ledger) -> list[str]:
     """Returns the violations of all checks; the workers must have ended. The rebuild comes last, because it replaces
     the rows that the other checks read."""
-    found = _some(ledger.moved) + _some(await _transcript(conn, ledger))
-    found += _some([line async for line in _answers(log, ledger)])
-    found += _some(await _labels(conn, ledger))
-    found += [f"{one.projection} is {one.behind} behind" for one in await lag(log, conn) if one.behind]
-    found += _some(
+    problems = _some(ledger.moved) + _some(await _transcript(conn, ledger))
+    problems += _some([line async for line in _answers(log, ledger)])
+    problems += _some(await _labels(conn, ledger))
+    problems += [
+        f"{progress.projection} is {progress.behind} behind" for progress in await lag(log, conn) if progress.behind
+    ]
+    problems += _some(
         f"seq {row['seq']} is parked in {row['projection']}: {row['error']}" for row in await listed(conn, None)
     )
-    return found + await _rebuilt_alike(log, database_url, conn)
+    return problems + await _rebuilt_alike(log, database_url, conn)
 
 
 async def _transcript(conn: Connection, ledger: Ledger) -> list[str]:
@@ -47,15 +49,15 @@ async def _transcript(conn: Connection, ledger: Ledger) -> list[str]:
     shown: dict[str, list[Row]] = {}
     for thread, event_id, seq, content in await rows.fetchall():
         shown.setdefault(thread, []).append((event_id, seq, content))
-    found = []
+    problems = []
     answers = answer_ids(ledger)
     for thread in sorted(ledger.threads.keys() | shown.keys()):
         turns = [(e, seq) for e, seq in ledger.threads.get(thread, []) if isinstance(e.data, TurnRecorded)]
         wanted = [(e.id, seq, e.data.content) for e, seq in turns if isinstance(e.data, TurnRecorded)]
         mine = [row for row in shown.get(thread, []) if row[0] not in answers]
         if mine != wanted:
-            found.append(_difference(thread, wanted, mine))
-    return found
+            problems.append(_difference(thread, wanted, mine))
+    return problems
 
 
 def _difference(thread: str, wanted: Sequence[Row], mine: Sequence[Row]) -> str:
@@ -98,24 +100,24 @@ async def _labels(conn: Connection, ledger: Ledger) -> list[str]:
 
 async def _rebuilt_alike(log: Log, database_url: str, conn: Connection) -> list[str]:
     """Checks that a fresh build equals the live rows, and that a rebuild does not change them."""
-    found = []
+    problems = []
     for verified in await verify_several(log, database_url, PROJECTIONS):
-        found += _some(f"{verified.projection}: {d.table} [{d.key}] {d.kind}" for d in verified.differences)
+        problems += _some(f"{verified.projection}: {d.table} [{d.key}] {d.kind}" for d in verified.differences)
     before = [await _fingerprint(conn, projection) for projection in PROJECTIONS]
     await rebuild_several(log, database_url, PROJECTIONS)
     for projection, was in zip(PROJECTIONS, before, strict=True):
         if await _fingerprint(conn, projection) != was:
-            found.append(f"{projection.name} has other rows after a rebuild")
-    return found
+            problems.append(f"{projection.name} has other rows after a rebuild")
+    return problems
 
 
 async def _fingerprint(conn: Connection, projection: Projection) -> list[object]:
     """Returns the number of rows and a digest of all rows of each table."""
-    found: list[object] = []
+    rows: list[object] = []
     for table in projection.tables:
         text = f"SELECT count(*), md5(string_agg(md5(t::text), '' ORDER BY md5(t::text))) FROM {table.name} t"
-        found.append(await (await conn.execute(text.encode())).fetchone())
-    return found
+        rows.append(await (await conn.execute(text.encode())).fetchone())
+    return rows
 
 
 def requests(ledger: Ledger) -> list[Event]:

@@ -27,7 +27,7 @@ class Ledger:
         for number, future in self._waiting:
             if number <= self.count and not future.done():
                 future.set_result(None)
-        self._waiting = [one for one in self._waiting if not one[1].done()]
+        self._waiting = [pending for pending in self._waiting if not pending[1].done()]
 
     def repeated(self, first: Sequence[Appended], again: Sequence[Appended]) -> None:
         """Checks that events that were sent again got the same sequences as before."""

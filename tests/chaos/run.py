@@ -86,12 +86,12 @@ async def _run(fleet: Fleet, log: Log, ledger: Ledger, plan: Plan, progress: OnP
         await _append_after_an_outage(fleet, log, ledger, plan, progress)
     appended = time.perf_counter()
     async with await connect(fleet.where.database_url) as conn:
-        found = await _quiet(fleet, log, ledger, conn, progress)
+        problems = await _quiet(fleet, log, ledger, conn, progress)
         quiet = time.perf_counter()
         progress("judging", 0)
         home = Settings(home=fleet.home, nats_url=None, database_url=None)
         async with opened(home) as runtime:  # with the keys to open the events that the workers wrote
-            found += await violations(runtime.log, fleet.where.database_url, conn, ledger)
+            problems += await violations(runtime.log, fleet.where.database_url, conn, ledger)
     return Result(
         plan.seed,
         ledger.count,
@@ -104,7 +104,7 @@ async def _run(fleet: Fleet, log: Log, ledger: Ledger, plan: Plan, progress: OnP
         round(appended - started, 1),
         round(quiet - appended, 1),
         round(time.perf_counter() - quiet, 1),
-        fleet.deserters + found,
+        fleet.deserters + problems,
     )
 
 
@@ -137,10 +137,10 @@ async def _quiet(
 ) -> list[str]:
     """Waits until all requests are answered, all reactions have ended and everything is projected, and stops the
     workers. Returns complaints."""
-    found = await _answered(ledger, conn, progress)
-    found += await fleet.stop_workers("reactors-1", "reactors-2", "agent")
+    problems = await _answered(ledger, conn, progress)
+    problems += await fleet.stop_workers("reactors-1", "reactors-2", "agent")
     await wait_for(conn, tuple(BY_NAME), 0, await log.partition_head(0), QUIET_TIMEOUT_S)
-    return found + await fleet.stop_workers("projectors")
+    return problems + await fleet.stop_workers("projectors")
 
 
 async def _answered(

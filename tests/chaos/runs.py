@@ -139,8 +139,8 @@ async def run(home: Path, seed: int, runs: int, kills: int, progress: OnProgress
     try:
         settings = Settings(home=home, nats_url=where.nats_url, database_url=where.database_url, plaintext=True)
         async with opened(settings, "turnlog-chaos") as runtime, playing(runtime, ["projectors"]):
-            given = {"NATS_URL": where.nats_url, "DATABASE_URL": where.database_url, "TURNLOG_HOME": str(home)}
-            return await _run(runtime, home, given, seed, runs, kills, progress)
+            variables = {"NATS_URL": where.nats_url, "DATABASE_URL": where.database_url, "TURNLOG_HOME": str(home)}
+            return await _run(runtime, home, variables, seed, runs, kills, progress)
     finally:
         await embedded.stop(home)
 
@@ -151,7 +151,7 @@ async def _run(
     rng, told = random.Random(seed), list[Any]()
     with Planner(lambda step: told[0](step)) as model:
         own = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-        given = place | {
+        variables = place | {
             "TURNLOG_TEAM": str(TESTS / "teams" / "notebook"),
             "TURNLOG_PLAINTEXT": "yes",
             "API_BASE_URL": model.url,
@@ -160,7 +160,7 @@ async def _run(
             "PYTHONPATH": str(TESTS),
         }
         command = [sys.executable, "-m", "turnlog.consumers.cli", "worker", "agent"]
-        killer = Killer(command, own | given, home, rng, kills)
+        killer = Killer(command, own | variables, home, rng, kills)
         told.append(killer.happened)
         async with _watched(runtime, killer):
             killer.start()
@@ -234,7 +234,7 @@ async def _violations(runtime: Runtime, requests: list[Event]) -> list[str]:
             continue
         ids.add(event.id)
         seen[event.causation if event.type.startswith(("run_", "answer_re")) else event.user, event.type] += 1
-    found = list[str]()
+    problems = list[str]()
     for request in requests:
         tools = TOOLS[_words(request).split()[0]]
         delegated = len(tools) - 1
@@ -248,7 +248,7 @@ async def _violations(runtime: Runtime, requests: list[Event]) -> list[str]:
         }
         counts = {kind: seen[request.id, kind] for kind in wanted}
         counts["store_item_put"], wanted["store_item_put"] = seen[request.user, "store_item_put"], len(tools)
-        found += [
+        problems += [
             f"{request.thread}: {counts[kind]} {kind}, not {wanted[kind]}"
             for kind in wanted
             if counts[kind] != wanted[kind]
@@ -257,12 +257,15 @@ async def _violations(runtime: Runtime, requests: list[Event]) -> list[str]:
         parked = await listed(conn, None)
         rows = await conn.execute("SELECT status, count(*) FROM agent_runs GROUP BY status")
         states: dict[str, int] = dict(await rows.fetchall())
-    found += [f"seq {row['seq']} is parked in {row['projection']}: {row['error']}" for row in parked]
+    problems += [f"seq {row['seq']} is parked in {row['projection']}: {row['error']}" for row in parked]
     if states != {"solved": len(requests)}:
-        found.append(f"the runs are {states}")
+        problems.append(f"the runs are {states}")
     for verified in await verify_several(runtime.log, runtime.database_url, PROJECTIONS):
-        found += [f"{verified.projection}: {one.table} [{one.key}] {one.kind}" for one in verified.differences]
-    return found
+        problems += [
+            f"{verified.projection}: {difference.table} [{difference.key}] {difference.kind}"
+            for difference in verified.differences
+        ]
+    return problems
 
 
 def _words(request: Event) -> str:
