@@ -39,8 +39,8 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=_given() or DEFAULT_FOLDER, help="the folder with locomo-dev.json")
     parser.add_argument("--kept", action="store_true", help="embed nothing of the other genres")
     parser.add_argument("--json", action="store_true", help="print JSON, write no document")
-    given = parser.parse_args()
-    path = given.data / "locomo-dev.json"
+    arguments = parser.parse_args()
+    path = arguments.data / "locomo-dev.json"
     if not path.exists():
         err.print(MISSING.format(path=path), markup=False)
         return 0
@@ -51,36 +51,36 @@ def main() -> int:
     for title, conversations in told.items():
         with err.status(f"ranking: {title.lower()}"):
             tables.append((title, *report(conversations)))
-    if given.json:
+    if arguments.json:
         print(json.dumps(as_json(tables)))
         return 0
     for title, lines, _ in tables:
         out.print(shown(title, lines))
     put_section(DOCUMENT, "Routing", routing_section())
     put_section(DOCUMENT, "Turns", turns_section(tables, next(iter(told.values()))))
-    write_genres(given.data, vectors, given.kept)
+    write_genres(arguments.data, vectors, arguments.kept)
     err.print(f"wrote {DOCUMENT}", markup=False)
     return 0
 
 
 def write_genres(folder: Path, vectors: Vectors, kept: bool) -> None:
-    found = genres(folder)
+    all_genres = genres(folder)
     if not kept:
-        for genre in found:
+        for genre in all_genres:
             embed(vectors, *texts_of(genre.conversations))
     with err.status("ranking other genres"):
-        known = [genre for one in found if (genre := embedded(one, vectors)).conversations]
-        fitted, fits = left_out(found)
+        known = [genre for loaded in all_genres if (genre := embedded(loaded, vectors)).conversations]
+        fitted, fits = left_out(all_genres)
         text = genres_section(
-            Measured(found, {one.name: words_alone(one) for one in found}),
-            Measured(known, {one.name: with_vectors(one) for one in known}),
+            Measured(all_genres, {genre.name: words_alone(genre) for genre in all_genres}),
+            Measured(known, {genre.name: with_vectors(genre) for genre in known}),
             fitted,
             fits,
         )
     put_section(DOCUMENT, "Turns of several genres", text)
     out.print(text, markup=False)
     with err.status("confidence"):
-        text = write_confidence(found)
+        text = write_confidence(all_genres)
     out.print(text, markup=False)
 
 
@@ -101,10 +101,10 @@ def shown(title: str, lines: list[Line]) -> Table:
     table = Table(title=title)
     for head in ("", "recall@5/10/20", "any@5/10/20", "all@10", *lines[0].categories, *lines[0].conversations):
         table.add_column(head, justify="left" if not head else "right")
-    for one in lines:
-        found = ("/".join(f"{n:.1f}" for n in numbers.values()) for numbers in (one.recall, one.any))
-        rest = (one.all_at_10, *one.categories.values(), *one.conversations.values())
-        table.add_row(one.name, *found, *(f"{n:.1f}" for n in rest))
+    for line in lines:
+        shares = ("/".join(f"{n:.1f}" for n in numbers.values()) for numbers in (line.recall, line.any))
+        rest = (line.all_at_10, *line.categories.values(), *line.conversations.values())
+        table.add_row(line.name, *shares, *(f"{n:.1f}" for n in rest))
     return table
 
 

@@ -59,20 +59,24 @@ class Line:
 
 def cases(genre: Genre) -> list[Case]:
     """Returns the cases of questions that ask for one fact and name something to search for."""
-    conversations, found = genre.conversations, []
+    conversations, rows = genre.conversations, []
     for number, told in enumerate(conversations):
         elsewhere = conversations[(number + 7) % len(conversations)]
         for question in told.questions:
             if question.category == ADVERSARIAL:
-                found.append((told.name, "about the other person", evidence(question.text, told)))
+                rows.append((told.name, "about the other person", evidence(question.text, told)))
                 continue
-            others = np.array([question.evidence.isdisjoint(chunk.source_ids) for chunk in told.found])
-            found.append((told.name, ANSWERED, evidence(question.text, told)))
-            found.append((told.name, "asked elsewhere", evidence(question.text, elsewhere)))
+            others = np.array([question.evidence.isdisjoint(chunk.source_ids) for chunk in told.chunks])
+            rows.append((told.name, ANSWERED, evidence(question.text, told)))
+            rows.append((told.name, "asked elsewhere", evidence(question.text, elsewhere)))
             if others.any():
-                found.append((told.name, "evidence removed", evidence(question.text, told, others)))
-        found += [(told.name, "abstention", evidence(text, told)) for text in genre.unanswered.get(told.name, ())]
-    return [Case(genre.name, name, kind, (1.0, one.held, one.lead)) for name, kind, one in found if one is not None]
+                rows.append((told.name, "evidence removed", evidence(question.text, told, others)))
+        rows += [(told.name, "abstention", evidence(text, told)) for text in genre.unanswered.get(told.name, ())]
+    return [
+        Case(genre.name, name, kind, (1.0, support.held, support.lead))
+        for name, kind, support in rows
+        if support is not None
+    ]
 
 
 def evidence(text: str, told: Conversation, allowed: NDArray[np.bool_] | None = None) -> Evidence | None:
@@ -81,24 +85,24 @@ def evidence(text: str, told: Conversation, allowed: NDArray[np.bool_] | None = 
     if question.kind != "fact":
         return None
     queries = [Query(part.text, words_of=question.words_of) for part in question.parts]
-    found = rank_parts(queries, told.scope, 1, allowed=allowed)
+    rankings = rank_parts(queries, told.scope, 1, allowed=allowed)
     parts = [
         evidence_for(part.undated, told.scope, best[0].chunk if best else None, allowed)
-        for part, best in zip(question.parts, found, strict=True)
+        for part, best in zip(question.parts, rankings, strict=True)
     ]
-    return max((one for one in parts if one), key=lambda one: one.confidence, default=None)
+    return max((part for part in parts if part), key=lambda part: part.confidence, default=None)
 
 
 def fit(known: Sequence[Case]) -> Array:
     """Returns BIAS, HELD and LEAD by logistic regression; all genres have the same weight."""
     columns, answered, weight = _columns(known)
-    found = np.zeros(3)
+    weights = np.zeros(3)
     for _ in range(STEPS):
-        chance = _chance(columns, found)
-        slope = columns.T @ (weight * (chance - answered)) + RIDGE * found
+        chance = _chance(columns, weights)
+        slope = columns.T @ (weight * (chance - answered)) + RIDGE * weights
         curve = (columns * (weight * chance * (1 - chance))[:, None]).T @ columns + RIDGE * np.eye(3)
-        found = found - np.linalg.solve(curve, slope)
-    return found
+        weights = weights - np.linalg.solve(curve, slope)
+    return weights
 
 
 def by_conversation(known: Sequence[Case]) -> Array:
@@ -161,18 +165,25 @@ def _chance(columns: Array, weights: Array) -> Array:
 
 
 def section(known: dict[str, list[Case]]) -> str:
-    together = [case for found in known.values() for case in found]
+    together = [case for genre_cases in known.values() for case in genre_cases]
     fitted, shipped = fit(together), np.array([BIAS, HELD, LEAD])
     folds = {name: fit([case for case in together if case.genre != name]) for name in known}
-    many = [found for found in known.values() if len({case.conversation for case in found}) < 20]
-    counted = {name: sum(case.kind == ANSWERED for case in found) for name, found in known.items()}
-    rows = [_row("as shipped", measured(found, _chance(_columns(found)[0], shipped))) for found in known.values()]
-    for name, found in known.items():
-        rows.append(_row("genre left out of the fit", measured(found, _chance(_columns(found)[0], folds[name]))))
-    rows += [_row("each conversation left out", measured(found, by_conversation(found))) for found in many]
+    many = [genre_cases for genre_cases in known.values() if len({case.conversation for case in genre_cases}) < 20]
+    counted = {name: sum(case.kind == ANSWERED for case in genre_cases) for name, genre_cases in known.items()}
+    rows = [
+        _row("as shipped", measured(genre_cases, _chance(_columns(genre_cases)[0], shipped)))
+        for genre_cases in known.values()
+    ]
+    for name, genre_cases in known.items():
+        rows.append(
+            _row("genre left out of the fit", measured(genre_cases, _chance(_columns(genre_cases)[0], folds[name])))
+        )
+    rows += [
+        _row("each conversation left out", measured(genre_cases, by_conversation(genre_cases))) for genre_cases in many
+    ]
     names = ", ".join(f"{count} of {name}" for name, count in counted.items())
     bins = [f"| {share:.0%} | {mean:.2f} | {true:.2f} |" for share, mean, true in reliability(together, shipped)]
-    weights = [f"| {name} | {_numbers(one)} |" for name, one in [("all", fitted), *folds.items()]]
+    weights = [f"| {name} | {_numbers(numbers)} |" for name, numbers in [("all", fitted), *folds.items()]]
     return "\n".join(
         [
             f"""
@@ -200,18 +211,18 @@ and questions about the other person are not recognised; fitted on its other con
     )
 
 
-def _row(name: str, one: Line) -> str:
-    others = "; ".join(f"{kind} {value:.2f}, {one.low[kind]:.0%}" for kind, value in one.auroc.items())
-    return f"| {name} | {one.genre} | {one.low[ANSWERED]:.0%} | {others} | {one.brier:.3f} |"
+def _row(name: str, line: Line) -> str:
+    others = "; ".join(f"{kind} {value:.2f}, {line.low[kind]:.0%}" for kind, value in line.auroc.items())
+    return f"| {name} | {line.genre} | {line.low[ANSWERED]:.0%} | {others} | {line.brier:.3f} |"
 
 
 def _numbers(weights: Array) -> str:
-    return ", ".join(f"{one:.2f}" for one in weights)
+    return ", ".join(f"{weight:.2f}" for weight in weights)
 
 
-def write_confidence(found: Sequence[Genre]) -> str:
+def write_confidence(all_genres: Sequence[Genre]) -> str:
     """Writes the section to the document and returns its text."""
-    text = section({genre.name: cases(genre) for genre in found if genre.name in WITHOUT})
+    text = section({genre.name: cases(genre) for genre in all_genres if genre.name in WITHOUT})
     put_section(DOCUMENT, "Confidence", text)
     return text
 
@@ -219,8 +230,8 @@ def write_confidence(found: Sequence[Genre]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.evaluation.confidence", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="the folder with the conversations")
-    found = genres(parser.parse_args().data)
-    print(write_confidence(found) if found else "not evaluated: none of the files is in the folder")
+    all_genres = genres(parser.parse_args().data)
+    print(write_confidence(all_genres) if all_genres else "not evaluated: none of the files is in the folder")
     return 0
 
 

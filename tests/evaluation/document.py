@@ -24,8 +24,8 @@ def put_section(path: Path, title: str, text: str) -> None:
     """Replaces the section `## title` and keeps the others; a new section is added at the end."""
     before = path.read_text("utf-8") if path.exists() else HEAD
     section = f"## {title}\n\n{text.strip()}\n"
-    found = re.search(rf"^## {re.escape(title)}\n.*?(?=^## |\Z)", before, re.MULTILINE | re.DOTALL)
-    after = before[: found.start()] + section + "\n" + before[found.end() :] if found else f"{before}\n{section}"
+    match = re.search(rf"^## {re.escape(title)}\n.*?(?=^## |\Z)", before, re.MULTILINE | re.DOTALL)
+    after = before[: match.start()] + section + "\n" + before[match.end() :] if match else f"{before}\n{section}"
     path.write_text(after.rstrip("\n") + "\n", "utf-8")
 
 
@@ -34,10 +34,10 @@ def table(lines: Sequence[Line]) -> str:
     first = lines[0]
     heads = ["", "recall@5 / 10 / 20", "any@5 / 10 / 20", "all@10", *first.categories, *first.conversations]
     rows = [heads, ["---", *["---:"] * (len(heads) - 1)]]
-    for one in lines:
-        name = one.name if not one.name.startswith("turnlog") else f"**{one.name}**"
-        numbers = [one.all_at_10, *one.categories.values(), *one.conversations.values()]
-        rows.append([name, _slashed(one.recall), _slashed(one.any), *(f"{number:.1f}" for number in numbers)])
+    for line in lines:
+        name = line.name if not line.name.startswith("turnlog") else f"**{line.name}**"
+        numbers = [line.all_at_10, *line.categories.values(), *line.conversations.values()]
+        rows.append([name, _slashed(line.recall), _slashed(line.any), *(f"{number:.1f}" for number in numbers)])
     return _markdown(rows)
 
 
@@ -70,11 +70,11 @@ class Measured:
     lines: Mapping[str, Sequence[Line]]
 
     def table(self) -> str:
-        heads = ["", "scopes", "questions", *(one.name for one in next(iter(self.lines.values())))]
+        heads = ["", "scopes", "questions", *(line.name for line in next(iter(self.lines.values())))]
         rows = [heads, ["---", *["---:"] * (len(heads) - 1)]]
         for genre in self.genres:
-            sizes = [len(genre.conversations), sum(len(one.questions) for one in genre.conversations)]
-            rows.append([genre.name, *map(str, sizes), *(_slashed(one.recall) for one in self.lines[genre.name])])
+            sizes = [len(genre.conversations), sum(len(conversation.questions) for conversation in genre.conversations)]
+            rows.append([genre.name, *map(str, sizes), *(_slashed(line.recall) for line in self.lines[genre.name])])
         return _markdown(rows)
 
 
@@ -121,7 +121,7 @@ The weights, by what was left out:
 
 def _fits(fits: Mapping[str, Weights]) -> str:
     rows = [["weight", "start", *fits, "shipped"], ["---", *["---:"] * (len(fits) + 2)]]
-    rows += [[name, *(f"{getattr(one, name):g}" for one in (START, *fits.values(), Weights()))] for name in GRID]
+    rows += [[name, *(f"{getattr(fit, name):g}" for fit in (START, *fits.values(), Weights()))] for name in GRID]
     return _markdown(rows)
 
 
@@ -131,7 +131,7 @@ def _markdown(rows: Sequence[Sequence[str]]) -> str:
 
 def as_json(tables: Sequence[tuple[str, Sequence[Line], Sequence[Weights]]]) -> list[dict[str, Any]]:
     return [
-        {"table": title, "lines": [asdict(one) for one in lines], "folds": [asdict(one) for one in folds]}
+        {"table": title, "lines": [asdict(line) for line in lines], "folds": [asdict(fold) for fold in folds]}
         for title, lines, folds in tables
     ]
 
@@ -139,7 +139,7 @@ def as_json(tables: Sequence[tuple[str, Sequence[Line], Sequence[Weights]]]) -> 
 def _weights(folds: Sequence[Weights]) -> str:
     rows = [["weight", *(f"fold {n}" for n in range(1, len(folds) + 1)), "shipped"]]
     rows.append(["---", *["---:"] * (len(folds) + 1)])
-    rows += [[name, *(f"{getattr(one, name):.2f}" for one in (*folds, Weights()))] for name in WEIGHTS]
+    rows += [[name, *(f"{getattr(fold, name):.2f}" for fold in (*folds, Weights()))] for name in WEIGHTS]
     return _markdown(rows)
 
 

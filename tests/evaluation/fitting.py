@@ -30,10 +30,10 @@ def cases(conversation: Conversation, weights: Weights) -> list[Case]:
     answer)."""
     made = []
     for question in conversation.questions:
-        found = features(Query(question.text, question.vector), conversation.scope, weights)
-        is_evidence = np.array([bool(question.evidence.intersection(c.source_ids)) for c in conversation.found])
+        scores = features(Query(question.text, question.vector), conversation.scope, weights)
+        is_evidence = np.array([bool(question.evidence.intersection(c.source_ids)) for c in conversation.chunks])
         weight = COUNTS if question.category == MULTI_HOP else 1.0
-        made.append(Case(_columns(found, conversation.scope), is_evidence / is_evidence.sum(), weight))
+        made.append(Case(_columns(scores, conversation.scope), is_evidence / is_evidence.sum(), weight))
     return made
 
 
@@ -47,7 +47,7 @@ def with_feedback(conversation: Conversation, known: Sequence[Case], first: Weig
         np.column_stack([case.columns, feedback((case.columns @ weighed).astype(np.float32), conversation.scope)])
         for case in known
     ]
-    return [replace(case, columns=found) for case, found in zip(known, columns, strict=True)]
+    return [replace(case, columns=case_columns) for case, case_columns in zip(known, columns, strict=True)]
 
 
 def fit(learned_from: Sequence[Case], weights: Weights) -> Weights:
@@ -55,16 +55,16 @@ def fit(learned_from: Sequence[Case], weights: Weights) -> Weights:
 
     The loss is convex, so Newton's method from zero, with steps halved if they overshoot, finds the global minimum.
     """
-    found = np.zeros(learned_from[0].columns.shape[1])
-    loss, slope, curve = _loss(learned_from, found)
+    estimate = np.zeros(learned_from[0].columns.shape[1])
+    loss, slope, curve = _loss(learned_from, estimate)
     for _ in range(STEPS):
         step = np.linalg.solve(curve, slope)
-        while (nearer := _loss(learned_from, found - step))[0] > loss and np.abs(step).max() > ENOUGH:
+        while (nearer := _loss(learned_from, estimate - step))[0] > loss and np.abs(step).max() > ENOUGH:
             step = step / 2
-        found, (loss, slope, curve) = found - step, nearer
+        estimate, (loss, slope, curve) = estimate - step, nearer
         if np.abs(step).max() <= ENOUGH:
             break
-    words, dense, near, speaker, question, opens, detail, *rest = (float(w) for w in found[1:] / found[0])
+    words, dense, near, speaker, question, opens, detail, *rest = (float(w) for w in estimate[1:] / estimate[0])
     return replace(
         weights,
         words=words,
@@ -78,11 +78,11 @@ def fit(learned_from: Sequence[Case], weights: Weights) -> Weights:
     )
 
 
-def _loss(learned_from: Sequence[Case], found: Array) -> tuple[float, Array, Array]:
+def _loss(learned_from: Sequence[Case], weights: Array) -> tuple[float, Array, Array]:
     """Returns the negative log likelihood of the evidence, with its first and second derivatives."""
-    loss, slope, curve = RIDGE * float(found @ found), 2 * RIDGE * found, 2 * RIDGE * np.eye(len(found))
+    loss, slope, curve = RIDGE * float(weights @ weights), 2 * RIDGE * weights, 2 * RIDGE * np.eye(len(weights))
     for case in learned_from:
-        score = case.columns @ found
+        score = case.columns @ weights
         chance = np.exp(score - score.max())
         loss -= case.weight * float(case.evidence @ (score - score.max() - np.log(chance.sum())))
         chance /= chance.sum()
@@ -92,6 +92,6 @@ def _loss(learned_from: Sequence[Case], found: Array) -> tuple[float, Array, Arr
     return loss, slope, curve
 
 
-def _columns(found: Features, scope: ScopeIndex) -> Array:
-    own = (found.bm25, found.context_words, found.dense, found.context_dense, found.speaker)
+def _columns(scores: Features, scope: ScopeIndex) -> Array:
+    own = (scores.bm25, scores.context_words, scores.dense, scores.context_dense, scores.speaker)
     return np.stack([*own, scope.asks, scope.opens, scope.details], axis=1).astype(np.float64)

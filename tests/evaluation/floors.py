@@ -43,7 +43,7 @@ def matches(conversations: Sequence[Conversation]) -> Ranker:
 
 def textbook_bm25(conversation: Conversation) -> Scores:
     """Returns BM25 scores with k1 1.2 and b 0.75 (Robertson & Zaragoza 2009)."""
-    documents = [Counter(terms(chunk.index_text)) for chunk in conversation.found]
+    documents = [Counter(terms(chunk.index_text)) for chunk in conversation.chunks]
     sizes = np.array([sum(document.values()) for document in documents])
     room = 1.2 * (0.25 + 0.75 * sizes / sizes.mean())
     frequency = Counter(term for document in documents for term in document)

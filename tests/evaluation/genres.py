@@ -40,23 +40,23 @@ class Genre:
 
 def genres(folder: Path) -> list[Genre]:
     """Returns the genres whose files are in the folder, without vectors."""
-    found = []
+    loaded = []
     if (path := folder / "locomo-dev.json").exists():
-        found.append(Genre(LOCOMO, load(path, None, captions=False)))
-        found.append(Genre(LOCOMO_POOLED, _in_pools(found[-1])))
+        loaded.append(Genre(LOCOMO, load(path, None, captions=False)))
+        loaded.append(Genre(LOCOMO_POOLED, _in_pools(loaded[-1])))
     if (path := folder / "beam-dev.json.gz").exists():
         chats = read_json(path)
         unanswerable = {chat["chat"]: _abstentions(chat) for chat in chats}
-        found.append(Genre(BEAM, [_chat(chat) for chat in chats], unanswerable))
-        found.append(Genre(BEAM_POOLED, _in_pools(found[-1])))
+        loaded.append(Genre(BEAM, [_chat(chat) for chat in chats], unanswerable))
+        loaded.append(Genre(BEAM_POOLED, _in_pools(loaded[-1])))
     if (path := folder / "memdaily-dev.json.gz").exists():
         diaries = read_json(path)
         by_kind: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
         for diary in diaries:
             by_kind[diary["kind"]].append(diary)
-        found.append(Genre(POOLED, [_diaries(kind, pool) for kind, pool in by_kind.items()]))
-        found.append(Genre(ONE_THREAD, [_diaries(_thread(diary), [diary]) for diary in diaries]))
-    return found
+        loaded.append(Genre(POOLED, [_diaries(kind, pool) for kind, pool in by_kind.items()]))
+        loaded.append(Genre(ONE_THREAD, [_diaries(_thread(diary), [diary]) for diary in diaries]))
+    return loaded
 
 
 def _in_pools(genre: Genre) -> list[Conversation]:
@@ -65,37 +65,45 @@ def _in_pools(genre: Genre) -> list[Conversation]:
 
 
 def _pool(name: str, conversations: Sequence[Conversation]) -> Conversation:
-    found = [
+    all_chunks = [
         replace(chunk, thread=told.name, source_ids=tuple(f"{told.name}/{source}" for source in chunk.source_ids))
         for told in conversations
-        for chunk in told.found
+        for chunk in told.chunks
     ]
-    scope = index(found, None)
+    scope = index(all_chunks, None)
     questions = [
-        question(one.text, one.category, frozenset(f"{told.name}/{source}" for source in one.evidence), scope, None)
+        question(
+            original.text,
+            original.category,
+            frozenset(f"{told.name}/{source}" for source in original.evidence),
+            scope,
+            None,
+        )
         for told in conversations
-        for one in told.questions
+        for original in told.questions
     ]
-    return Conversation(name, found, scope, questions, repaired=0, unusable=0)
+    return Conversation(name, all_chunks, scope, questions, repaired=0, unusable=0)
 
 
 def texts_of(conversations: Sequence[Conversation]) -> tuple[list[str], list[str]]:
     """Returns all texts to embed: passages and questions."""
-    passages = [chunk.index_text for told in conversations for chunk in told.found]
-    questions = [one for told in conversations for one in told.questions]
-    asked = [text for one in questions for text in (one.text, *(part.text for part in one.parts))]
+    passages = [chunk.index_text for told in conversations for chunk in told.chunks]
+    questions = [question for told in conversations for question in told.questions]
+    asked = [text for question in questions for text in (question.text, *(part.text for part in question.parts))]
     return list(dict.fromkeys(passages)), list(dict.fromkeys(asked))
 
 
 def embedded(genre: Genre, vectors: Vectors) -> Genre:
     """Returns the genre with only the conversations whose vectors are all stored, and with these vectors."""
-    known = [one for one in genre.conversations if vectors.knows(*texts_of([one]))]
-    return Genre(genre.name, [_embedded(one, vectors) for one in known])
+    known = [conversation for conversation in genre.conversations if vectors.knows(*texts_of([conversation]))]
+    return Genre(genre.name, [_embedded(conversation, vectors) for conversation in known])
 
 
 def _embedded(told: Conversation, vectors: Vectors) -> Conversation:
-    scope = index(told.found, vectors)
-    asked = [question(one.text, one.category, one.evidence, scope, vectors) for one in told.questions]
+    scope = index(told.chunks, vectors)
+    asked = [
+        question(original.text, original.category, original.evidence, scope, vectors) for original in told.questions
+    ]
     return replace(told, scope=scope, questions=asked)
 
 
@@ -131,7 +139,7 @@ def chat_turns(chat: dict[str, Any]) -> list[ImportedTurn]:
 
 
 def _abstentions(chat: dict[str, Any]) -> list[str]:
-    return [one["question"] for one in chat["questions"] if one["type"] == "abstention"]
+    return [question["question"] for question in chat["questions"] if question["type"] == "abstention"]
 
 
 def _diaries(name: str, diaries: Sequence[dict[str, Any]]) -> Conversation:
@@ -164,18 +172,18 @@ def _turn(thread: str, source: str, time: datetime, role: Any, text: str) -> Imp
 def _conversation(
     name: str, turns: Sequence[ImportedTurn], asked: Iterable[tuple[str, frozenset[str]]]
 ) -> Conversation:
-    found = _chunks(turns)
-    known = {source for chunk in found for source in chunk.source_ids if source}
+    all_chunks = _chunks(turns)
+    known = {source for chunk in all_chunks for source in chunk.source_ids if source}
     asked = list(asked)
-    scope = index(found, None)
+    scope = index(all_chunks, None)
     questions = [
         question(text, NO_CATEGORY, evidence & known, scope, None) for text, evidence in asked if evidence & known
     ]
     unusable = sum(len(evidence - known) for _, evidence in asked)
-    return Conversation(name, found, scope, questions, repaired=0, unusable=unusable)
+    return Conversation(name, all_chunks, scope, questions, repaired=0, unusable=unusable)
 
 
 def _chunks(turns: Sequence[ImportedTurn]) -> list[Chunk]:
     told = [event for event in events(turns, "default") if isinstance(event, Event)]
     recorded = (Recorded(event=event, seq=seq, partition=0, stored_at=event.time) for seq, event in enumerate(told, 1))
-    return fold(chunk for one in recorded for chunk in chunks(one))
+    return fold(chunk for event in recorded for chunk in chunks(event))

@@ -49,7 +49,7 @@ class Halves:
     """The genres in halves of their conversations, and the score of weights for each half."""
 
     def __init__(self, genres: Iterable[Genre]) -> None:
-        self.halves = {(one.name, at): one.conversations[at::2] for one in genres for at in (0, 1)}
+        self.halves = {(genre.name, at): genre.conversations[at::2] for genre in genres for at in (0, 1)}
         self.names = list(dict.fromkeys(name for name, _ in self.halves))
         self._scores = {at: _score(_some(told)) for at, told in self.halves.items()}
 
@@ -65,8 +65,8 @@ def searched(score: Score) -> Weights:
     for _ in range(ROUNDS):
         before = best
         for name, values in GRID.items():
-            found = max((replace(best, **{name: value}) for value in values), key=score)
-            best = found if score(found) > score(best) + EARNS else best
+            candidate = max((replace(best, **{name: value}) for value in values), key=score)
+            best = candidate if score(candidate) > score(best) + EARNS else best
         if best == before:
             break
     return best
@@ -82,15 +82,15 @@ def left_out(genres: Sequence[Genre]) -> tuple[dict[str, list[Line]], dict[str, 
     lines: dict[str, list[Line]] = {}
     for genre in genres:
         [without] = [", ".join(out) for out in TOGETHER if genre.name in out]
-        found = [
-            one
+        outcomes = [
+            outcome
             for at in (0, 1)
             for told in known.halves[genre.name, at]
-            for one in outcomes_of(told, shipped(fits[f"half {at + 1}"], vectors=False))
+            for outcome in outcomes_of(told, shipped(fits[f"half {at + 1}"], vectors=False))
         ]
         lines[genre.name] = [
             line("genre left out", genre.conversations, shipped(fits[without], vectors=False)),
-            summed("half left out", found),
+            summed("half left out", outcomes),
             line("fitted on all", genre.conversations, shipped(fits["nothing"], vectors=False)),
         ]
     return lines, fits
@@ -102,18 +102,18 @@ def _score(conversations: Sequence[Conversation]) -> Score:
     @cache
     def score(weights: Weights) -> float:
         ranker = shipped(weights, vectors=False, depth=10)
-        found = [one.share for told in conversations for one in outcomes_of(told, ranker)]
-        return float(np.mean([(share[5] + share[10]) / 2 for share in found]))
+        shares = [outcome.share for told in conversations for outcome in outcomes_of(told, ranker)]
+        return float(np.mean([(share[5] + share[10]) / 2 for share in shares]))
 
     return score
 
 
 def _some(conversations: Sequence[Conversation]) -> list[Conversation]:
     """Returns the conversations with every nth question, without conversations that have no question left."""
-    asked = [(at, question) for at, one in enumerate(conversations) for question in one.questions]
+    asked = [(at, question) for at, conversation in enumerate(conversations) for question in conversation.questions]
     chosen = asked[:: max(1, len(asked) // QUESTIONS)]
     kept = [
-        replace(one, questions=[question for of, question in chosen if of == at])
-        for at, one in enumerate(conversations)
+        replace(conversation, questions=[question for of, question in chosen if of == at])
+        for at, conversation in enumerate(conversations)
     ]
-    return [one for one in kept if one.questions]
+    return [conversation for conversation in kept if conversation.questions]

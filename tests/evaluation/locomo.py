@@ -43,7 +43,7 @@ class Conversation:
     turn."""
 
     name: str
-    found: list[Chunk]
+    chunks: list[Chunk]
     scope: ScopeIndex
     questions: list[Question]
     repaired: int
@@ -60,19 +60,19 @@ class Evidence:
 def read_evidence(raw: Iterable[Any], known: set[str]) -> Evidence:
     """Returns the turns that references mean. `D8:6; D9:17`, `D:11:26` and `D30:05` are corrected; `D` cannot be
     interpreted."""
-    found: set[str] = set()
+    turns: set[str] = set()
     repaired = unusable = 0
     for item in map(str, raw):
         if item in known:
-            found.add(item)
+            turns.add(item)
             continue
         for part in re.split(r"[;,\s]+", item.strip()):
             match = re.fullmatch(r"D:?(\d+):0*(\d+)", part)
             name = f"D{match[1]}:{match[2]}" if match else part
-            found |= {name} & known
+            turns |= {name} & known
             repaired += name in known
             unusable += name not in known
-    return Evidence(frozenset(found), repaired, unusable)
+    return Evidence(frozenset(turns), repaired, unusable)
 
 
 def turn_events(sample: dict[str, Any], captions: bool) -> list[Event]:
@@ -94,14 +94,14 @@ def texts(path: Path, captions: Sequence[bool]) -> tuple[list[str], list[str]]:
 
 
 def _conversation(sample: dict[str, Any], vectors: Vectors | None, captions: bool) -> Conversation:
-    found = _chunks(sample, captions)
-    known = {source for chunk in found for source in chunk.source_ids if source}
+    all_chunks = _chunks(sample, captions)
+    known = {source for chunk in all_chunks for source in chunk.source_ids if source}
     asked = [(qa, read_evidence(qa["evidence"], known)) for qa in sample["qa"]]
     usable = [(qa, evidence) for qa, evidence in asked if evidence.turns]
-    scope = index(found, vectors)
+    scope = index(all_chunks, vectors)
     return Conversation(
         name=sample["sample_id"],
-        found=found,
+        chunks=all_chunks,
         scope=scope,
         questions=[question(qa["question"], qa["category"], evidence.turns, scope, vectors) for qa, evidence in usable],
         repaired=sum(evidence.repaired for _, evidence in asked),
@@ -121,16 +121,16 @@ def question(
     return Question(text, category, evidence, whole, queries)
 
 
-def index(found: Sequence[Chunk], vectors: Vectors | None) -> ScopeIndex:
+def index(all_chunks: Sequence[Chunk], vectors: Vectors | None) -> ScopeIndex:
     return ScopeIndex.of_chunks(
         Chunks.of(
-            texts=[chunk.text for chunk in found],
-            terms=[chunk.terms for chunk in found],
-            speakers=[chunk.speaker for chunk in found],
-            times=[chunk.created_at for chunk in found],
-            vectors=vectors.of([chunk.index_text for chunk in found], "passage") if vectors else None,
+            texts=[chunk.text for chunk in all_chunks],
+            terms=[chunk.terms for chunk in all_chunks],
+            speakers=[chunk.speaker for chunk in all_chunks],
+            times=[chunk.created_at for chunk in all_chunks],
+            vectors=vectors.of([chunk.index_text for chunk in all_chunks], "passage") if vectors else None,
         ),
-        threads=[chunk.thread for chunk in found],
+        threads=[chunk.thread for chunk in all_chunks],
     )
 
 

@@ -65,7 +65,7 @@ class Case:
     """A question with the candidates for recall. evidence: ids of the memories that answer it."""
 
     question: Question
-    found: list[Candidate]
+    candidates: list[Candidate]
     evidence: frozenset[UUID]
     by_name: bool
     by_time: bool
@@ -76,17 +76,17 @@ def memory_id(name: str, source: str) -> UUID:
     return uuid5(NAMESPACE_OID, f"{name}/{source}")
 
 
-def events(one: Conversation) -> Iterator[Event]:
+def events(conversation: Conversation) -> Iterator[Event]:
     """Yields a memory for each turn, about its speaker."""
-    place = {"thread": memory_thread(one.name), "user": one.name}
-    last = max(chunk.created_at for chunk in one.found)
-    for chunk in one.found:
-        made = _memory(one.name, chunk)
+    place = {"thread": memory_thread(conversation.name), "user": conversation.name}
+    last = max(chunk.created_at for chunk in conversation.chunks)
+    for chunk in conversation.chunks:
+        made = _memory(conversation.name, chunk)
         yield Event(time=chunk.created_at, data=MemoryRecorded(memory=made), **place)
-    speakers = sorted({chunk.speaker for chunk in one.found})
-    found = EntitiesFound(entities=tuple(Entity(type="PERSON", name=name) for name in speakers))
-    yield Event(time=last, data=found, **place)
-    ids = tuple(memory_id(one.name, _source(chunk)) for chunk in one.found)
+    speakers = sorted({chunk.speaker for chunk in conversation.chunks})
+    entities = EntitiesFound(entities=tuple(Entity(type="PERSON", name=name) for name in speakers))
+    yield Event(time=last, data=entities, **place)
+    ids = tuple(memory_id(conversation.name, _source(chunk)) for chunk in conversation.chunks)
     yield Event(time=last, data=MemoriesEmbedded(model=MODEL, dimensions=384, memory_ids=ids), **place)
 
 
@@ -115,26 +115,26 @@ def _source(chunk: Chunk) -> str:
     return f"{chunk.source_ids[0]}/{chunk.piece}"
 
 
-async def cache_vectors(conn: Connection, one: Conversation) -> None:
-    assert one.scope.vectors is not None
+async def cache_vectors(conn: Connection, conversation: Conversation) -> None:
+    assert conversation.scope.vectors is not None
     await conn.cursor().executemany(
         "INSERT INTO embedding_cache (model, text_hash, embedding) "
         "VALUES (%s, sha256(convert_to(%s, 'UTF8')), %s::halfvec) ON CONFLICT DO NOTHING",
         [
             (MODEL, _content(chunk), HalfVector(vector).to_text())
-            for chunk, vector in zip(one.found, one.scope.vectors, strict=True)
+            for chunk, vector in zip(conversation.chunks, conversation.scope.vectors, strict=True)
         ],
     )
 
 
-async def cases(conn: Connection, one: Conversation) -> list[Case]:
-    now = max(chunk.created_at for chunk in one.found) + timedelta(days=1)
-    scope = MemoryScope("default", memory_thread(one.name), now)
+async def cases(conn: Connection, conversation: Conversation) -> list[Case]:
+    now = max(chunk.created_at for chunk in conversation.chunks) + timedelta(days=1)
+    scope = MemoryScope("default", memory_thread(conversation.name), now)
     at: dict[str, set[UUID]] = {}
-    for chunk in one.found:
+    for chunk in conversation.chunks:
         for source in chunk.source_ids:
-            at.setdefault(source or "", set()).add(memory_id(one.name, _source(chunk)))
-    return [await _case(conn, scope, question, at) for question in one.questions]
+            at.setdefault(source or "", set()).add(memory_id(conversation.name, _source(chunk)))
+    return [await _case(conn, scope, question, at) for question in conversation.questions]
 
 
 async def _case(conn: Connection, scope: MemoryScope, question: Question, at: dict[str, set[UUID]]) -> Case:
@@ -144,16 +144,16 @@ async def _case(conn: Connection, scope: MemoryScope, question: Question, at: di
     vector = None if question.vector is None else np.asarray(question.vector, dtype=np.float32)
     asked = memory_query(question.text, others, vector, MODEL, dates)
     evidence = frozenset(id_ for source in question.evidence for id_ in at.get(source, ()))
-    found = await candidates(conn, scope, asked, size)
-    return Case(question, found, evidence, bool(size.names), bool(dates), scope.now)
+    ranked = await candidates(conn, scope, asked, size)
+    return Case(question, ranked, evidence, bool(size.names), bool(dates), scope.now)
 
 
 def scores(asked: Sequence[Case], weights: Weights) -> tuple[float, float]:
     """Returns hit@5 (any evidence among the first five) and recall@5 (share of the evidence), in percent."""
     hits = shares = 0.0
     for case in asked:
-        ranked = fused(case.found, case.now, weights, by_name=case.by_name, by_time=case.by_time)
-        best = {one.candidate.id for one in ranked[:K]}
+        ranked = fused(case.candidates, case.now, weights, by_name=case.by_name, by_time=case.by_time)
+        best = {scored.candidate.id for scored in ranked[:K]}
         hits += bool(best & case.evidence)
         shares += len(best & case.evidence) / len(case.evidence)
     return 100 * hits / len(asked), 100 * shares / len(asked)
@@ -162,13 +162,13 @@ def scores(asked: Sequence[Case], weights: Weights) -> tuple[float, float]:
 async def measure(stand: Stand, path: Path) -> list[tuple[str, float, float]]:
     conversations = load(path, Vectors(vectors_path()), captions=False)
     async with stand.empty_log() as log, stand.fresh_database() as url, await connect(url) as conn:
-        for one in conversations:
-            await cache_vectors(conn, one)
-            await fill(log, events(one))
+        for conversation in conversations:
+            await cache_vectors(conn, conversation)
+            await fill(log, events(conversation))
         await project(log, url, conn, (MEMORIES, ENTITIES))
         await conn.execute("ANALYZE memories")
-        asked = [case for one in conversations for case in await cases(conn, one)]
-    reached = sum(bool(case.evidence & {one.id for one in case.found}) for case in asked)
+        asked = [case for conversation in conversations for case in await cases(conn, conversation)]
+    reached = sum(bool(case.evidence & {candidate.id for candidate in case.candidates}) for case in asked)
     print(f"{len(asked)} questions; among the candidates of {100 * reached / len(asked):.1f} % is an answer\n")
     return [(name, *scores(asked, weights)) for name, weights in SETTINGS.items()]
 
@@ -176,15 +176,15 @@ async def measure(stand: Stand, path: Path) -> list[tuple[str, float, float]]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.evaluation.memories", description=__doc__)
     parser.add_argument("locomo", nargs="?", type=Path, default=DEFAULT_FOLDER / "locomo-dev.json")
-    given = parser.parse_args()
-    asyncio.run(_main(given.locomo))
+    arguments = parser.parse_args()
+    asyncio.run(_main(arguments.locomo))
 
 
 async def _main(path: Path) -> None:
     async with standing(Conversations(path.parent), quick=True) as stand:
-        found = await measure(stand, path)
+        results = await measure(stand, path)
     print("| weights | hit@5 | recall@5 |\n|---|---|---|")
-    for name, hit, share in found:
+    for name, hit, share in results:
         print(f"| {name} | {hit:.1f} | {share:.1f} |")
 
 

@@ -69,15 +69,15 @@ def section() -> str:
     ]
     for name, group in {**groups, "**all**": None}.items():
         chosen = [asked for asked in questions if group in (None, (asked.kind, asked.language))]
-        found = accuracy(chosen, team.rules, team.entry)
+        result = accuracy(chosen, team.rules, team.entry)
         shares = (
-            (found.right, found.direct),
-            (found.right, found.of_specialists),
-            (found.direct - found.right, found.questions),
-            (found.first, found.questions),
+            (result.right, result.direct),
+            (result.right, result.of_specialists),
+            (result.direct - result.right, result.questions),
+            (result.first, result.questions),
         )
         percents = " | ".join(_percent(*share) for share in shares)
-        lines.append(f"| {name} | {found.questions} | {found.direct} | {percents} |")
+        lines.append(f"| {name} | {result.questions} | {result.direct} | {percents} |")
     return f"""
 The fast router (`agent/team/router.py`) with the rules of the bundled team, on {len(questions)} questions of applicants
 (`tests/evaluation/questions.tsv`, `python -m tests.evaluation.routing`). Each question is labelled with the agent that

@@ -133,38 +133,42 @@ def _turn(talk: Talk, at: int, turn: ImportedTurn) -> Turn:
     return Turn(talk.name, at + 1, turn.id, turn.time, text, turn.data.name, to_people=talk.among_people)
 
 
-def distinct(found: Iterable[Found]) -> list[Found]:
+def distinct(found_memories: Iterable[Found]) -> list[Found]:
     """Returns each memory of a conversation once, in a fixed order."""
-    once = {(one.talk.name, one.finding.content): one for one in found}
+    once = {(memory.talk.name, memory.finding.content): memory for memory in found_memories}
     return [once[key] for key in sorted(once)]
 
 
-def answered(found: Sequence[Found], talks: Sequence[Talk]) -> tuple[int, int]:
+def answered(found_memories: Sequence[Found], talks: Sequence[Talk]) -> tuple[int, int]:
     """Returns the number of questions with a memory from one of their evidence turns, and the number of all
     questions."""
-    held = {one.turn for one in found}
+    held = {memory.turn for memory in found_memories}
     asked = [{f"{talk.name}/{turn}" for turn in turns} for talk in talks for turns in talk.evidence]
     return sum(bool(turns & held) for turns in asked), len(asked)
 
 
-def drawn(found: Sequence[Found], seed: int) -> list[Found]:
-    return random.Random(seed).sample(found, min(SAMPLE, len(found)))
+def drawn(found_memories: Sequence[Found], seed: int) -> list[Found]:
+    return random.Random(seed).sample(found_memories, min(SAMPLE, len(found_memories)))
 
 
 def judgements(path: Path = JUDGEMENTS) -> dict[str, dict[str, Any]]:
     lines = path.read_text("utf-8").splitlines() if path.exists() else []
-    return {one["key"]: one for one in map(json.loads, lines)}
+    return {judgement["key"]: judgement for judgement in map(json.loads, lines)}
 
 
-def show(found: Sequence[Found], genre: str, seed: int, context: bool) -> None:
+def show(found_memories: Sequence[Found], genre: str, seed: int, context: bool) -> None:
     judged = judgements()
-    for one in drawn(found, seed):
-        if one.key in judged:
+    for memory in drawn(found_memories, seed):
+        if memory.key in judged:
             continue
-        for turn in one.talk.turns[max(0, one.at - 2) : one.at + 1] if context else ():
+        for turn in memory.talk.turns[max(0, memory.at - 2) : memory.at + 1] if context else ():
             print(f"    {turn.data.name or turn.data.role}: {spoken_text(turn.data)[:600]}")
-        print(f"    {one.finding.content}\n    {one.finding.source.quote}")
-        print(json.dumps({"genre": genre, "key": one.key, "turn": one.turn, "rule": one.finding.rule, "true": True}))
+        print(f"    {memory.finding.content}\n    {memory.finding.source.quote}")
+        print(
+            json.dumps(
+                {"genre": genre, "key": memory.key, "turn": memory.turn, "rule": memory.finding.rule, "true": True}
+            )
+        )
 
 
 def section(folder: Path) -> str:
@@ -177,13 +181,17 @@ def section(folder: Path) -> str:
         talks = list(talks_of(folder))
         every = memories(talks)
         once = distinct(every)
-        read = [judged[one.key] for one in once if one.key in judged]
-        good = sum(one["true"] for one in read)
+        read = [judged[memory.key] for memory in once if memory.key in judged]
+        good = sum(judgement["true"] for judgement in read)
         hit, asked = answered(every, talks)
         evidence = f"{hit} of {asked}" if asked else "none given"
         share = f"{good} ({100 * good / max(1, len(read)):.1f} %)"
         rows.append(f"| {genre} | {len(once)} | {evidence} | {len(read)} | {share} |")
-        wrong += [f"- {genre}, {one['turn']}, rule `{one['rule']}`: {one['why']}" for one in read if not one["true"]]
+        wrong += [
+            f"- {genre}, {judgement['turn']}, rule `{judgement['rule']}`: {judgement['why']}"
+            for judgement in read
+            if not judgement["true"]
+        ]
     return "\n".join([HEAD, *rows, "", "Not true:", "", *wrong])
 
 
@@ -194,11 +202,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--context", action="store_true", help="the turns before each memory too")
     parser.add_argument("--write", action="store_true", help="write the section of the document")
-    given = parser.parse_args()
-    if given.genre:
-        show(distinct(memories(GENRES[given.genre](given.data))), given.genre, given.seed, given.context)
-    if given.write:
-        put_section(DOCUMENT, "True memories", section(given.data))
+    arguments = parser.parse_args()
+    if arguments.genre:
+        show(
+            distinct(memories(GENRES[arguments.genre](arguments.data))),
+            arguments.genre,
+            arguments.seed,
+            arguments.context,
+        )
+    if arguments.write:
+        put_section(DOCUMENT, "True memories", section(arguments.data))
 
 
 if __name__ == "__main__":

@@ -42,8 +42,8 @@ def shipped(weights: Weights | None = None, vectors: bool = True, depth: int = D
 
     def ranked(c: Conversation, q: Question) -> list[int]:
         queries = q.parts if vectors else [replace(part, vector=None) for part in q.parts]
-        found = [[one.chunk for one in best] for best in rank_parts(queries, c.scope, depth, used)]
-        return [chunk for best in zip_longest(*found) for chunk in best if chunk is not None]
+        rankings = [[scored.chunk for scored in best] for best in rank_parts(queries, c.scope, depth, used)]
+        return [chunk for best in zip_longest(*rankings) for chunk in best if chunk is not None]
 
     return ranked
 
@@ -66,31 +66,38 @@ def leave_one_out(conversations: Sequence[Conversation]) -> tuple[list[Outcome],
     known = [cases(conversation, shapes) for conversation in conversations]
     outcomes, folds = [], []
     for left, conversation in enumerate(conversations):
-        others = [(one, found) for at, (one, found) in enumerate(zip(conversations, known, strict=True)) if at != left]
-        first = fit([case for _, found in others for case in found], shapes)
-        weights = fit([case for one, found in others for case in with_feedback(one, found, first)], shapes)
+        others = [
+            (conversation, own_cases)
+            for at, (conversation, own_cases) in enumerate(zip(conversations, known, strict=True))
+            if at != left
+        ]
+        first = fit([case for _, own_cases in others for case in own_cases], shapes)
+        weights = fit(
+            [case for conversation, own_cases in others for case in with_feedback(conversation, own_cases, first)],
+            shapes,
+        )
         outcomes += outcomes_of(conversation, shipped(weights))
         folds.append(weights)
     return outcomes, folds
 
 
 def line(name: str, conversations: Sequence[Conversation], ranker: Ranker) -> Line:
-    return summed(name, [one for conversation in conversations for one in outcomes_of(conversation, ranker)])
+    return summed(name, [outcome for conversation in conversations for outcome in outcomes_of(conversation, ranker)])
 
 
 def summed(name: str, outcomes: Sequence[Outcome]) -> Line:
     return Line(
         name,
-        recall={k: _percent([one.share[k] for one in outcomes]) for k in KS},
-        any={k: _percent([float(one.share[k] > 0) for one in outcomes]) for k in KS},
-        all_at_10=_percent([float(one.share[10] == 1) for one in outcomes]),
+        recall={k: _percent([outcome.share[k] for outcome in outcomes]) for k in KS},
+        any={k: _percent([float(outcome.share[k] > 0) for outcome in outcomes]) for k in KS},
+        all_at_10=_percent([float(outcome.share[10] == 1) for outcome in outcomes]),
         categories={
-            name: _percent([one.share[10] for one in outcomes if one.category == number])
+            name: _percent([outcome.share[10] for outcome in outcomes if outcome.category == number])
             for number, name in CATEGORIES.items()
         },
         conversations={
-            name: _percent([one.share[10] for one in outcomes if one.conversation == name])
-            for name in dict.fromkeys(one.conversation for one in outcomes)
+            name: _percent([outcome.share[10] for outcome in outcomes if outcome.conversation == name])
+            for name in dict.fromkeys(outcome.conversation for outcome in outcomes)
         },
     )
 
@@ -98,7 +105,7 @@ def summed(name: str, outcomes: Sequence[Outcome]) -> Line:
 def outcomes_of(conversation: Conversation, ranker: Ranker) -> list[Outcome]:
     made = []
     for question in conversation.questions:
-        order = [s for i in ranker(conversation, question) for s in conversation.found[i].source_ids]
+        order = [s for i in ranker(conversation, question) for s in conversation.chunks[i].source_ids]
         ranked = list(dict.fromkeys(order))
         count = len(question.evidence)
         share = {k: len(question.evidence.intersection(ranked[:k])) / count for k in KS}

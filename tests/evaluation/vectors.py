@@ -18,9 +18,9 @@ CORES = 2
 
 def cache_folder() -> Path:
     """Returns TURNLOG_EVALUATION_CACHE, else the user's cache folder, which is outside the repository."""
-    given = os.environ.get("TURNLOG_EVALUATION_CACHE")
+    folder = os.environ.get("TURNLOG_EVALUATION_CACHE")
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(given) if given else base / "turnlog-evaluation"
+    return Path(folder) if folder else base / "turnlog-evaluation"
 
 
 def vectors_path() -> Path:
