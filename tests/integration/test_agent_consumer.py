@@ -42,8 +42,8 @@ def model() -> Iterator[OpenAIServer]:
 
 @pytest.fixture
 async def play(nats_url: str, database_url: str, model: OpenAIServer) -> Play:
-    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model"}
-    return player(nats_url, database_url, ROLES, **given)
+    settings = {"api_base_url": model.url, "api_key": model.key, "model": "test-model"}
+    return player(nats_url, database_url, ROLES, **settings)
 
 
 async def ask(stage: Stage, text: str, place: Place = PLACE) -> str:
@@ -60,9 +60,9 @@ async def test_the_answer_is_streamed_to_the_asker_and_recorded_on_the_log(play:
     model.reply("The capital is Lisbon.", between=0.02)
     async with play() as stage:
         _, seen, *pieces, answer = await pieces_of(stage.runtime, PLACE, "Which capital?")
-        kinds = [found.type for found in await stage.events()]
+        kinds = [event.type for event in await stage.events()]
         [usage] = await stage.all("usage_metered")
-    assert isinstance(seen, Seen) and [one["turns"] for one in seen.tiers] == [1]
+    assert isinstance(seen, Seen) and [tier["turns"] for tier in seen.tiers] == [1]
     assert pieces == [Text("The "), Text("capital "), Text("is "), Text("Lisbon.")]
     assert isinstance(answer, Answered) and answer.answer == "The capital is Lisbon."
     assert kinds == ["turn_recorded", "answer_requested", "turn_recorded", "answer_receipt", "usage_metered"]
@@ -84,7 +84,7 @@ async def test_forged_progress_messages_are_ignored(nats_url: str, database_url:
         pieces = conversing.ask(stage.runtime, PLACE.tenant, PLACE.thread, "Well?", user="ann", turn_id=turn_id)
         async with aclosing(pieces):
             assert isinstance(await anext(pieces), QuestionStored)
-            for forged in (b"\xff", *(json.dumps(one).encode() for one in FORGED)):
+            for forged in (b"\xff", *(json.dumps(message).encode() for message in FORGED)):
                 await stage.runtime.log.nc.publish(subject, forged)
             await stage.runtime.log.nc.publish(subject, b'{"kind": "text", "text": "Hello", "more": 1}')
             assert await anext(pieces) == Text("Hello")
@@ -112,7 +112,7 @@ async def test_the_model_recalls_turns_outside_its_window(play: Play, model: Ope
 
 async def test_the_model_searches_one_topic_and_hears_when_no_turn_has_it(play: Play, model: OpenAIServer) -> None:
     calls = [{"query": "Lisbon", "topic": "Marathon"}, {"query": "Lisbon", "topic": "chess"}]
-    model.reply(tool_calls=[("recall_memory", given) for given in calls])
+    model.reply(tool_calls=[("recall_memory", arguments) for arguments in calls])
     model.reply("In Lisbon.")
     async with play(context_window=1_500) as stage:
         await stage.runtime.log.append(turn("Lisbon is the capital.", minutes=-1))
@@ -120,7 +120,7 @@ async def test_the_model_searches_one_topic_and_hears_when_no_turn_has_it(play: 
         await stage.runtime.log.append(event(TopicsTagged(topics={"marathon": 1}, derivation=derivation(1, 2))))
         assert await ask(stage, "Where did I run?") == "In Lisbon."
     marathon, chess = (json.loads(m["content"]) for m in model.bodies("chat")[1]["messages"][-2:])
-    assert [one["text"] for one in marathon["items"]] == ["I ran a marathon in Lisbon."]
+    assert [item["text"] for item in marathon["items"]] == ["I ran a marathon in Lisbon."]
     assert chess["items"] == [] and "without it" in chess["note"]
 
 
@@ -181,7 +181,7 @@ async def test_a_refused_key_is_reported_and_never_shown(nats_url: str, database
             with pytest.raises(NoAnswer, match="API key is missing or wrong; set API_KEY") as refused:
                 await ask(stage, "hello")
             [metered] = await stage.until("usage_metered", 1)
-            log = json.dumps([found.model_dump(mode="json") for found in await stage.events()])
+            log = json.dumps([event.model_dump(mode="json") for event in await stage.events()])
     assert metered.error.startswith("model-refused")
     assert secret not in str(refused.value) + log
 
@@ -197,7 +197,7 @@ async def test_a_model_that_fails_is_not_asked_again_by_the_consumer(play: Play,
         await stage.rest("agent")
         [failed] = await stage.all("usage_metered")
         assert failed.error.startswith("model-unavailable")
-        assert [one.content for one in await stage.all("turn_recorded")] == ["still there?"]
+        assert [turn.content for turn in await stage.all("turn_recorded")] == ["still there?"]
     assert len(model.bodies()) == 1
     assert counted_requests() - before == Counter(error=1, by_agent=1)
 
@@ -225,7 +225,7 @@ async def test_a_question_that_waited_for_its_worker_has_its_whole_time(play: Pl
         await stage.runtime.log.append_many([asked.turn, old])
     async with play(answer_timeout_s=60.0) as stage:
         await stage.until("answer_receipt", 1)
-        assert [one.content for one in await stage.all("turn_recorded")] == ["late?", "echo: late?"]
+        assert [turn.content for turn in await stage.all("turn_recorded")] == ["late?", "echo: late?"]
 
 
 async def test_a_client_without_progress_reads_the_failure_from_the_log(play: Play, model: OpenAIServer) -> None:
@@ -233,7 +233,7 @@ async def test_a_client_without_progress_reads_the_failure_from_the_log(play: Pl
     async with play() as stage:
         with pytest.raises(NoAnswer):
             await ask(stage, "hello")
-        [request] = [one for one in await stage.events() if one.type == "answer_requested"]
+        [request] = [event for event in await stage.events() if event.type == "answer_requested"]
         seq = await stage.runtime.log.thread_head_of("default", "t", ("answer_requested",))
         with pytest.raises(NoAnswer, match="no credit left") as refused:
             [piece async for piece in conversing.follow(stage.runtime, "default", "t", seq)]
@@ -267,7 +267,7 @@ async def test_a_stream_that_breaks_starts_again_and_the_asker_is_told(play: Pla
     async with play() as stage:
         *shown, answer = await pieces_of(stage.runtime, PLACE, "hello")
     last = shown[shown.index(Restarted()) + 1 :]
-    assert "".join(one.text for one in last if isinstance(one, Text)) == "echo: hello"
+    assert "".join(piece.text for piece in last if isinstance(piece, Text)) == "echo: hello"
     assert isinstance(answer, Answered) and answer.answer == "echo: hello"
 
 
@@ -354,8 +354,8 @@ async def test_a_window_without_room_is_reported_and_not_retried(play: Play, mod
 async def test_a_request_on_an_internal_thread_fails_before_the_model_is_asked(play: Play, model: OpenAIServer) -> None:
     asked = question_events(Question("default", "memories/ann", "hello", "ann"))
     async with play() as stage:
-        for one in (asked.turn, asked.request):
-            await stage.twice(one)  # as any NATS client can do
+        for asked_event in (asked.turn, asked.request):
+            await stage.twice(asked_event)  # as any NATS client can do
         await stage.rest("agent")
         assert await stage.rows("SELECT thread_id, content FROM messages") == [("memories/ann", "hello")]
         [failed] = await stage.all("usage_metered", "memories/ann")
@@ -382,8 +382,8 @@ async def test_lost_progress_is_replaced_by_the_recorded_answer(
         await Progress(log.nc, progress_subject("default", "t", str(request.id)), 1).tell("text", shown)
         assert await anext(pieces) == Text(shown)
         await log.append(turn("You ran in Lisbon.", "assistant", id=answer_id(request.id, "answer")))
-        *found, answered = [piece async for piece in pieces]
-    assert found == rest
+        *received, answered = [piece async for piece in pieces]
+    assert received == rest
     assert isinstance(answered, Answered) and answered.answer == "You ran in Lisbon."
 
 

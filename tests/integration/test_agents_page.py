@@ -42,15 +42,15 @@ async def test_the_team_of_the_page_answers_with_its_tools(
     monkeypatch.syspath_prepend(tmp_path)
     model.reply("I refund it.", tool_calls=[("refund_order", {"number": "A101", "usd": 40})])
     model.reply("40 USD are on their way.")
-    given = {"api_base_url": model.url, "api_key": model.key, "model": "m", "team": str(folder)}
-    async with player(nats_url, database_url, ("projectors", "agent"), **given)() as stage:
+    settings = {"api_base_url": model.url, "api_key": model.key, "model": "m", "team": str(folder)}
+    async with player(nats_url, database_url, ("projectors", "agent"), **settings)() as stage:
         greeted = await pieces_of(stage.runtime, Place(user="ann"), "Hello!")
         pieces = await pieces_of(stage.runtime, Place(user="ann"), "Please refund my order, I want my money back")
         model.reply(
             "I look.", tool_calls=[("find_order", {"number": "A101"}), ("search_articles", {"words": "returns"})]
         )
         model.reply("It is on its way.")
-        found = (await pieces_of(stage.runtime, Place(user="ann"), "Where is A101?"))[-1]
+        answer = (await pieces_of(stage.runtime, Place(user="ann"), "Where is A101?"))[-1]
         [run, *_] = await list_runs(stage.runtime, "default", "ann")
         steps = (await show_run(stage.runtime, "default", run.run_id)).steps
         refunds = await StoredRecords(stage.runtime, "default", "ann", "support").all("refunds")
@@ -59,7 +59,7 @@ async def test_the_team_of_the_page_answers_with_its_tools(
     [solved] = [piece for piece in pieces if isinstance(piece, Solved)]
     assert (solved.chain, solved.tools, solved.routed) == (("refunds",), ("refund_order",), True)
     assert refunds == {"A101": {"usd": 40}}
-    assert isinstance(found, Answered) and found.suggestions == ("Can I return the blue bicycle?",)
+    assert isinstance(answer, Answered) and answer.suggestions == ("Can I return the blue bicycle?",)
     [articles] = [json.loads(step.text) for step in steps if (step.kind, step.name) == ("result", "search_articles")]
     assert articles == ["Within 30 days, unused."]
 
@@ -72,8 +72,8 @@ async def test_the_support_team_is_served_from_its_folder(
     model.reply("Within 30 days.")
     model.reply("I refund it.", tool_calls=[("refund_order", {"number": "A101", "usd": 40})])
     model.reply("40 USD are on their way.")
-    given = {"api_base_url": model.url, "api_key": model.key, "model": "m", "team": str(folder)}
-    async with player(nats_url, database_url, ("projectors", "agent"), **given)() as stage:
+    settings = {"api_base_url": model.url, "api_key": model.key, "model": "m", "team": str(folder)}
+    async with player(nats_url, database_url, ("projectors", "agent"), **settings)() as stage:
         asked = [
             await pieces_of(stage.runtime, Place(user="ann"), question)
             for question in ("Where is A101?", "Please refund my order, I want my money back")
@@ -101,9 +101,9 @@ async def test_the_servers_of_the_page_give_their_tools_to_the_team(
         (tmp_path / "desk.toml").write_text(
             'name = "Desk"\nprompt = "Find parts."\ntools = ["find_parts", "list_parts"]\n'
         )
-        given = {"api_base_url": model.url, "api_key": model.key, "model": "m", "team": str(tmp_path)}
-        given |= {"answer_timeout_s": "180"}  # starting the tool server may take long
-        async with player(nats_url, database_url, ("projectors", "agent"), **given)() as stage:
+        settings = {"api_base_url": model.url, "api_key": model.key, "model": "m", "team": str(tmp_path)}
+        settings |= {"answer_timeout_s": "180"}  # starting the tool server may take long
+        async with player(nats_url, database_url, ("projectors", "agent"), **settings)() as stage:
             pieces = await pieces_of(stage.runtime, Place(user="ann"), "A bell for my Dart, please")
             [run] = await list_runs(stage.runtime, "default", "ann")
             steps = (await show_run(stage.runtime, "default", run.run_id)).steps
@@ -128,8 +128,8 @@ async def test_a_server_does_not_start_without_its_teams_secrets_and_doctor_name
             if secret:
                 monkeypatch.setenv("WAREHOUSE_TOKEN", secret)
             findings = await checkup(stage.runtime.settings, lambda: nullcontext(stage.runtime))
-            [found] = [finding for finding in findings if finding.check == "team"]
-            assert not found.ok and said in found.detail
+            [finding] = [finding for finding in findings if finding.check == "team"]
+            assert not finding.ok and said in finding.detail
         monkeypatch.delenv("WAREHOUSE_TOKEN")
     play = player(nats_url, database_url, ("agent",), team=str(tmp_path))
     with pytest.raises(InvalidTeam, match=r"http.warehouse: the environment variable WAREHOUSE_TOKEN is not set"):

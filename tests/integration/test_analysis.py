@@ -36,14 +36,14 @@ def turnlog(nats_url: str, database_url: str, tmp_path: Path) -> Cli:
 
 
 async def test_a_query_reads_the_views_of_its_tenant(runtime: Runtime) -> None:
-    found = await query(runtime, "default", "SELECT thread_id, user_id, role, text FROM turns")
-    assert (found.columns, found.rows) == (
+    result = await query(runtime, "default", "SELECT thread_id, user_id, role, text FROM turns")
+    assert (result.columns, result.rows) == (
         ["thread_id", "user_id", "role", "text"],
         [("t", "ann", "user", "My corgi is called 芝麻.")],
     )
     with_own = "WITH own AS (SELECT content FROM memories) SELECT * FROM own, (VALUES (1), (2)) AS n ORDER BY 2"
-    found = await query(runtime, "default", with_own, limit=1)
-    assert found.rows == [("Ann plays the cello.", 1)] and found.more and not found.hides
+    result = await query(runtime, "default", with_own, limit=1)
+    assert result.rows == [("Ann plays the cello.", 1)] and result.more and not result.hides
     assert set(await views(runtime, "default")) == {"turns", "memories", "usage", "runs"}
     counting = "with recursive n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3) SELECT sum(i) FROM n"
     assert (await query(runtime, "default", counting)).rows == [(6,)]
@@ -59,8 +59,8 @@ async def test_memories_of_a_trial_derivation_are_not_counted(runtime: Runtime) 
 async def test_a_query_says_that_rows_of_other_tenants_are_hidden(runtime: Runtime) -> None:
     await add_turns(runtime, "acme", "s", [NewTurn("user", "A secret.")], user="bob")
     for table in ("turns", "turnlog.messages"):
-        found = await query(runtime, "default", f"SELECT count(*) FROM {table}")
-        assert found.rows == [(1,)] and found.hides
+        result = await query(runtime, "default", f"SELECT count(*) FROM {table}")
+        assert result.rows == [(1,)] and result.hides
     assert (await query(runtime, "nobody", "SELECT * FROM turns")).rows == []
 
 

@@ -85,8 +85,8 @@ def question(thread: str = "t", text: str = "When is the deadline?") -> Question
 async def answers(log: Log, asked: QuestionEvents) -> list[str]:
     """Returns the texts of all events on the log that answer the request."""
     events = [r.event async for r in log.read_thread("default", asked.request.thread)]
-    found = [e.data for e in events if e.id == answer_id(asked.request.id, "answer")]
-    return [str(data.content) for data in found if isinstance(data, TurnRecorded)]
+    payloads = [e.data for e in events if e.id == answer_id(asked.request.id, "answer")]
+    return [str(data.content) for data in payloads if isinstance(data, TurnRecorded)]
 
 
 async def receipts(log: Log, asked: QuestionEvents) -> int:
@@ -194,9 +194,9 @@ async def test_all_questions_wait_for_the_model_at_once_and_each_is_answered_onc
         await asyncio.to_thread(model.wait_for_requests, len(questions))
         go.set()
         await wait_until_idle(log, AGENT)
-        found = [await answers(log, asked) for asked in questions]
-    assert sorted(text for texts in found for text in texts) == sorted(f"answer {n}" for n in range(40))
-    assert {len(texts) for texts in found} == {await receipts(log, questions[0])} == {1}
+        answer_texts = [await answers(log, asked) for asked in questions]
+    assert sorted(text for texts in answer_texts for text in texts) == sorted(f"answer {n}" for n in range(40))
+    assert {len(texts) for texts in answer_texts} == {await receipts(log, questions[0])} == {1}
     assert len(model.bodies()) == len(questions)
 
 

@@ -18,10 +18,10 @@ async def test_an_answer_takes_a_bounded_number_of_statements(
     others: set[str] = set()
     execute = AsyncCursor.execute
 
-    async def noted(cursor: AsyncCursor[Any], query: Any, *given: Any, **more: Any) -> AsyncCursor[Any]:
+    async def noted(cursor: AsyncCursor[Any], query: Any, *arguments: Any, **more: Any) -> AsyncCursor[Any]:
         if (task := asyncio.current_task()) is not None and task.get_name() not in others:
             statements.append(query if isinstance(query, str) else bytes(query).decode())
-        return await execute(cursor, query, *given, **more)
+        return await execute(cursor, query, *arguments, **more)
 
     counts: list[tuple[int, int]] = []
     with OpenAIServer() as model:
@@ -36,6 +36,6 @@ async def test_an_answer_takes_a_bounded_number_of_statements(
                 statements.clear()
                 await answer_to(stage.runtime, Place(user="ann"), f"What is on day {day}?")
                 await stage.runtime.wait_until_projected()
-                counts.append((len(statements), sum("lineage" in one for one in statements)))
+                counts.append((len(statements), sum("lineage" in statement for statement in statements)))
     assert min(total for total, _ in counts) <= 24
     assert min(lineages for _, lineages in counts) <= 3

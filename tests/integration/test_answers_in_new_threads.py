@@ -38,8 +38,8 @@ def model() -> Iterator[OpenAIServer]:
 
 @pytest.fixture
 async def play(nats_url: str, database_url: str, model: OpenAIServer) -> Play:
-    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "system_prompt": "Answer."}
-    return player(nats_url, database_url, ("projectors", "agent"), **given)
+    settings = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "system_prompt": "Answer."}
+    return player(nats_url, database_url, ("projectors", "agent"), **settings)
 
 
 def said(text: str, thread: str = "trip", user: str = "ann", **fields: Any) -> Event:
@@ -57,10 +57,10 @@ async def ask(stage: Stage, text: str, place: Place = NEW) -> None:
 
 
 def shown(body: dict[str, Any]) -> list[str]:
-    found = [m for m in body["messages"] if str(m["content"]).startswith(TITLE)]
-    assert len(found) <= 1
-    assert all(m["role"] == "user" and m["content"].endswith(END) for m in found)
-    return [line[2:] for line in str(found[0]["content"]).splitlines() if line.startswith("- ")] if found else []
+    blocks = [m for m in body["messages"] if str(m["content"]).startswith(TITLE)]
+    assert len(blocks) <= 1
+    assert all(m["role"] == "user" and m["content"].endswith(END) for m in blocks)
+    return [line[2:] for line in str(blocks[0]["content"]).splitlines() if line.startswith("- ")] if blocks else []
 
 
 async def test_a_new_thread_gets_the_best_turns_of_the_other_threads_and_the_receipt_names_them(

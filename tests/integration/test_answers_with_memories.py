@@ -43,8 +43,8 @@ def model() -> Iterator[OpenAIServer]:
 
 @pytest.fixture
 async def play(nats_url: str, database_url: str, model: OpenAIServer) -> Play:
-    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "system_prompt": PROMPT}
-    return player(nats_url, database_url, ("projectors", "agent"), **given)
+    settings = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "system_prompt": PROMPT}
+    return player(nats_url, database_url, ("projectors", "agent"), **settings)
 
 
 def recorded(content: str, **fields: Any) -> Event:
@@ -58,9 +58,9 @@ async def ask(stage: Stage, text: str, place: Place = PLACE) -> str:
 
 def block(body: dict[str, Any]) -> list[str]:
     """Returns the memory lines of a request to the model."""
-    found = [str(m["content"]) for m in body["messages"] if str(m["content"]).startswith(TITLE)]
-    assert len(found) <= 1
-    return [line.split(" ", 2)[2] for line in found[0].splitlines() if line.startswith("- 2")] if found else []
+    blocks = [str(m["content"]) for m in body["messages"] if str(m["content"]).startswith(TITLE)]
+    assert len(blocks) <= 1
+    return [line.split(" ", 2)[2] for line in blocks[0].splitlines() if line.startswith("- 2")] if blocks else []
 
 
 async def accessed(stage: Stage, count: int) -> list[Any]:
@@ -98,7 +98,7 @@ async def test_the_model_gets_all_of_few_memories_and_of_many_those_on_health(pl
         [receipt, *_] = await stage.all("answer_receipt")
     few, many, cats = map(block, model.bodies("chat"))
     assert sorted(few) == [nuts, home, cat]
-    assert set(receipt.memories) == {str(memory_id(one)) for one in (cat, nuts, home)}
+    assert set(receipt.memories) == {str(memory_id(content)) for content in (cat, nuts, home)}
     assert sorted(many) == [nuts, "儿子对花生过敏"]
     assert cats[0] == cat
     assert nuts in cats
@@ -129,8 +129,8 @@ async def test_yesterday_follows_the_configured_timezone(play: Play, model: Open
     zone = "Asia/Shanghai"
     there, utc = yesterdays_of_zone_and_utc(ZoneInfo(zone))
     events = [recorded_at("I 买 buy a chair", there), recorded_at("I 买 buy a lamp", utc)]
-    for given in ({"timezone": zone}, {}):
-        async with play(long_term_top_k=1, **given) as stage:
+    for settings in ({"timezone": zone}, {}):
+        async with play(long_term_top_k=1, **settings) as stage:
             await stage.runtime.log.append_many(events)
             await ask(stage, question)
     assert [block(body) for body in model.bodies("chat")] == [["I 买 buy a chair"], ["I 买 buy a lamp"]]
@@ -161,10 +161,10 @@ async def test_memories_read_by_an_answer_are_recorded_once_and_on_its_receipt(p
         await ask(stage, "What is my favorite color?")
         [noted] = await accessed(stage, 1)
         [receipt] = await stage.all("answer_receipt")
-        found = await stage.rows("SELECT access_count FROM memories")
+        counts = await stage.rows("SELECT access_count FROM memories")
     assert noted.memory_ids == (memory_id("My favorite color is blue"),)
     assert receipt.memories == (str(memory_id("My favorite color is blue")),)
-    assert found == [(1,)]
+    assert counts == [(1,)]
 
 
 async def test_an_answer_without_memories_records_none(play: Play, model: OpenAIServer) -> None:
@@ -263,7 +263,7 @@ async def test_preferences_and_entities_reach_the_model_the_receipt_and_time_tra
     (shown,) = [str(m["content"]) for m in model.bodies("chat")[0]["messages"] if str(m["content"]).startswith(TITLE)]
     entity = f"OTHER {name}: (x) very dear; priority 1"
     preferences = ("response length: brief", f"language: {code}")
-    for line in ("Messages in this conversation: 1.", *(f"- {one}" for one in (*preferences, entity))):
+    for line in ("Messages in this conversation: 1.", *(f"- {text}" for text in (*preferences, entity))):
         assert line in shown
     assert receipt.known is not None
     assert (receipt.known.preferences, receipt.known.entities) == (preferences, (entity,))
@@ -346,7 +346,7 @@ async def test_the_recall_tool_also_gives_memories_and_these_count_as_read(play:
         [noted] = await accessed(stage, 1)
         [receipt] = await stage.all("answer_receipt")
     result = json.loads(model.bodies("chat")[1]["messages"][-1]["content"])
-    assert [one["text"] for one in result["memories"]] == ["She plays the violin"]
+    assert [memory["text"] for memory in result["memories"]] == ["She plays the violin"]
     assert noted.memory_ids == (memory_id("She plays the violin"),)
     assert receipt.memories == ()
 

@@ -71,9 +71,9 @@ async def test_a_key_works_until_it_is_revoked_or_its_user_is_erased(
         access = runtime.cached(Access)
         made = await create_key(runtime, "acme", "ann", scopes=["read"], label="website", ttl=timedelta(days=1))
         other = await create_key(runtime, "acme", "bob", role="vip")
-        found = await access.identify(made.key)
-        assert (found.tenant, found.user, found.role, found.scopes) == ("acme", "ann", "user", {"read"})
-        assert (found.key_id, found.expires_at) == (made.id, made.expires_at)
+        principal = await access.identify(made.key)
+        assert (principal.tenant, principal.user, principal.role, principal.scopes) == ("acme", "ann", "user", {"read"})
+        assert (principal.key_id, principal.expires_at) == (made.id, made.expires_at)
         assert await rows(db, "SELECT key_id FROM api_key_uses") == [(made.id,)]
         assert [(key.user, key.label, key.used_at is None) for key in await list_keys(runtime, "acme")] == [
             ("ann", "website", False),

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 
 async def texts(log: Log, thread: str = "t") -> list[str]:
-    return [text_of(found.event) async for found in log.read_thread("default", thread)]
+    return [text_of(recorded.event) async for recorded in log.read_thread("default", thread)]
 
 
 def turns(n: int, thread: str = "t") -> list[Event]:
@@ -46,9 +46,9 @@ async def test_an_append_and_its_retry_return_the_same_sequence(log: Log) -> Non
 async def test_an_event_comes_back_as_it_was(log: Log) -> None:
     event = turn("你好 a\0b", thread="a.b *> 🎓", tenant="acme", user="ann")
     await log.append(event)
-    (found,) = [r async for r in log.read_thread("acme", "a.b *> 🎓")]
-    assert (found.event, found.seq, found.partition) == (event, 1, 0)
-    assert abs((found.stored_at - now()).total_seconds()) < 60
+    (recorded,) = [r async for r in log.read_thread("acme", "a.b *> 🎓")]
+    assert (recorded.event, recorded.seq, recorded.partition) == (event, 1, 0)
+    assert abs((recorded.stored_at - now()).total_seconds()) < 60
 
 
 async def test_expected_version_lets_one_of_two_writers_through(log: Log) -> None:
@@ -129,7 +129,7 @@ async def batch_ids(log: Log) -> list[str | None]:
     """Returns the atomic batch id of each stored message."""
     js, count = log.nc.jetstream(), await log.head()
     headers = [(await js.get_msg(STREAM, seq)).headers or {} for seq in range(1, count + 1)]
-    return [found.get("Nats-Batch-Id") for found in headers]
+    return [header.get("Nats-Batch-Id") for header in headers]
 
 
 async def test_a_few_events_in_order_go_one_by_one_and_many_as_a_batch(log: Log) -> None:
@@ -205,9 +205,9 @@ async def test_a_cancelled_append_does_not_cancel_others(log: Log) -> None:
 
 async def test_a_lost_ack_is_settled_by_reading_back(log: Log) -> None:
     deaf = Appender(log.nc, ack_s=0.00001)
-    one, many = turn("one"), [turn("two"), turn("three")]
-    assert (await deaf.append(one)).seq == 1
-    assert (await deaf.append(one, expected=0)).seq == 1
+    single, many = turn("one"), [turn("two"), turn("three")]
+    assert (await deaf.append(single)).seq == 1
+    assert (await deaf.append(single, expected=0)).seq == 1
     assert [a.seq for a in await deaf.append_many(many)] == [2, 3]
     assert await texts(log) == ["one", "two", "three"]
 
@@ -269,7 +269,7 @@ async def test_with_partitions_each_thread_stays_in_one(nats_url: str) -> None:
     try:
         await log.append_many([turn(str(i), thread=f"t{i % 20}") for i in range(100)], expected=0)
         partitions = [{r.partition async for r in log.read_thread("default", f"t{n}")} for n in range(20)]
-        assert all(len(found) == 1 for found in partitions)
+        assert all(len(numbers) == 1 for numbers in partitions)
         assert len(set().union(*partitions)) > 1
         heads = await log.heads()
         assert max(heads.values()) == 100

@@ -68,8 +68,8 @@ async def test_a_cold_conversation_is_archived_to_a_file_and_restored_row_for_ro
         )
         assert await table_rows(stage) == before
         assert [row[3] for row in await stage.rows(ARCHIVED_THREADS)] == [True, True]
-        for one in [*await stage.events("t"), *await stage.events("线 1")]:
-            await stage.twice(one)
+        for event in [*await stage.events("t"), *await stage.events("线 1")]:
+            await stage.twice(event)
         await stage.runtime.wait_until_projected()
         assert await table_rows(stage) == before
         assert await equals_rebuild(stage)
@@ -77,8 +77,8 @@ async def test_a_cold_conversation_is_archived_to_a_file_and_restored_row_for_ro
 
 async def test_a_conversation_published_on_an_internal_thread_is_archived_and_restored_too(play: Play) -> None:
     async with play() as stage:
-        for one in conversation("jobs/mine"):
-            await stage.twice(one)  # as any NATS client can do
+        for event in conversation("jobs/mine"):
+            await stage.twice(event)  # as any NATS client can do
         await embed_all(stage)
         before = await table_rows(stage)
         assert (len(before["messages"]), len(before["memory_episodes"])) == (6, 3)
@@ -101,7 +101,7 @@ async def test_the_file_is_parquet_by_month_and_holds_the_log_byte_for_byte(play
         kept = read_archive(stage.runtime.settings.archive, data.path, data.sha256)
         kept = unsealed(kept, stage.runtime.log.keyring, "default", data.path)
         stored = [await stage.runtime.log.stored(row.seq) for row in kept]
-        assert [(row.seq, row.envelope) for row in kept] == [(one.seq, one.body) for one in stored]
+        assert [(row.seq, row.envelope) for row in kept] == [(record.seq, record.body) for record in stored]
         assert {(row.user, row.type) for row in kept} >= {("ann", "turn_recorded"), ("ann", "chunks_embedded")}
 
 
@@ -149,7 +149,7 @@ async def test_a_file_that_reads_back_differently_archives_nothing(play: Play, m
     async with play() as stage:
         await append_conversations(stage)
         async with stage.runtime.pool.connection() as conn:
-            [cold] = [one async for one in cold_ones(conn, datetime.now(UTC))]
+            [cold] = [cold async for cold in cold_ones(conn, datetime.now(UTC))]
 
         def loses_a_row(path: Path) -> None:
             if path.is_file():
@@ -216,7 +216,7 @@ async def test_a_turn_that_is_not_projected_yet_prevents_archiving(play: Play) -
     async with play() as stage:
         await append_conversations(stage)
         async with stage.runtime.pool.connection() as conn:
-            [cold] = [one async for one in cold_ones(conn, datetime.now(UTC))]
+            [cold] = [cold async for cold in cold_ones(conn, datetime.now(UTC))]
         assert not await archiving.archive_thread(
             stage.runtime.log, stage.runtime.settings.archive, replace(cold, last_seq=1)
         )

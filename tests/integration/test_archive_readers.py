@@ -92,17 +92,17 @@ async def test_a_conversation_is_restored_in_parts_even_after_a_crash_between_th
         await archive_threads(stage)
         monkeypatch.setattr(restoring, "PART_BYTES", 900)
         log, folder = stage.runtime.log, stage.runtime.settings.archive
-        found = await restoring._find(log, "default", "t")
-        assert found is not None
-        parts = await restoring._told_again(log, folder, found)
+        archived = await restoring._find(log, "default", "t")
+        assert archived is not None
+        parts = await restoring._told_again(log, folder, archived)
         assert len(parts) > 3
-        await log.append_many(parts[:2], expected=found.head)
+        await log.append_many(parts[:2], expected=archived.head)
         await stage.runtime.wait_until_projected()
         assert 0 < len((await table_rows(stage))["messages"]) < len(TEXTS)
         assert [row[3] for row in await stage.rows(ARCHIVED_THREADS)] == [False]
         assert await restore_thread(stage)
         assert await table_rows(stage) == before
-        assert [(one.part, one.parts) for one in await stage.all("thread_restored")] == [
+        assert [(restored.part, restored.parts) for restored in await stage.all("thread_restored")] == [
             (n + 1, len(parts)) for n in range(len(parts))
         ]
 
@@ -160,7 +160,7 @@ async def test_a_fork_reads_the_past_of_an_archived_parent(play: Play) -> None:
         await stage.runtime.wait_until_projected()
         assert await restore_thread(stage, "child"), "as if the fork and the archiving had met"
         async with stage.runtime.pool.connection() as conn:
-            assert [one.content for one in await thread_messages(conn, "default", "child")] == list(TEXTS[:4])
+            assert [message.content for message in await thread_messages(conn, "default", "child")] == list(TEXTS[:4])
 
 
 async def test_a_question_in_an_archived_conversation_is_answered_with_its_history(play: Play) -> None:
@@ -199,5 +199,5 @@ async def test_archive_events_contain_path_counts_and_sequences(play: Play) -> N
             1,
             f"default/2023-05/t-{archived.through_seq}.parquet",
         )
-        assert [one.seq for one in restored.events] == [1, 2, 3, 4, 5, 6, 7, 8]
+        assert [event.seq for event in restored.events] == [1, 2, 3, 4, 5, 6, 7, 8]
         assert len((await table_rows(stage))["messages"]) == len(TEXTS)

@@ -56,7 +56,7 @@ async def test_a_conversation_is_kept_asked_recalled_and_deleted(face: Face) -> 
         thread = memory.thread("t42", user="ann")
         await thread.add("user", "My corgi is called Sesame.")
         context = await thread.context("What is my dog called?", tokens=4_000)
-        assert [one["content"] for one in context.messages[1:]] == [
+        assert [message["content"] for message in context.messages[1:]] == [
             "My corgi is called Sesame.",
             "What is my dog called?",
         ]
@@ -64,22 +64,22 @@ async def test_a_conversation_is_kept_asked_recalled_and_deleted(face: Face) -> 
         pieces = [piece async for piece in thread.ask("Really?")]
         assert pieces == ["echo: ", "Really?"]
         said = await thread.messages()
-        assert [one.content for one in said] == [
+        assert [message.content for message in said] == [
             "My corgi is called Sesame.",
             "What is my dog called?",
             "Sesame.",
             "Really?",
             "echo: Really?",
         ]
-        assert [one.content for one in await thread.messages(limit=1, newest=True)] == ["echo: Really?"]
+        assert [message.content for message in await thread.messages(limit=1, newest=True)] == ["echo: Really?"]
         assert await thread.label() == "My corgi is called Sesame."
         await thread.rename("Corgis")
         assert (await thread.info()).label == "Corgis"
-        assert [(one.thread, one.messages) for one in await memory.threads("ann")] == [("t42", 5)]
-        found = await memory.recall("corgi", user="ann", k=1)
-        assert [one.text for one in found.turns] == ["My corgi is called Sesame."]
-        assert (await memory.recall("corgi", thread="t42", k=1)).turns == found.turns
-        assert found.confidence is not None and found.confidence > 0.5
+        assert [(listed.thread, listed.messages) for listed in await memory.threads("ann")] == [("t42", 5)]
+        recalled = await memory.recall("corgi", user="ann", k=1)
+        assert [turn.text for turn in recalled.turns] == ["My corgi is called Sesame."]
+        assert (await memory.recall("corgi", thread="t42", k=1)).turns == recalled.turns
+        assert recalled.confidence is not None and recalled.confidence > 0.5
         assert (await memory.recall("Which university?", user="ann")).is_unsure
         await thread.delete()
         assert await memory.threads() == []
@@ -92,37 +92,37 @@ async def test_a_program_can_mark_a_text_as_its_own(face: Face) -> None:
         thread = memory.thread("t", user="ann")
         await thread.add("user", "Summary: I live in Genoa.", origin="program")
         await thread.add("user", "I live in Turin.")
-        assert [one.origin for one in await thread.messages()] == ["program", "person"]
+        assert [message.origin for message in await thread.messages()] == ["program", "person"]
 
 
 async def test_a_question_that_was_answered_before_is_asked_again(face: Face) -> None:
     async with face() as memory:
         thread = memory.thread("t", user="ann")
         await thread.add("user", "yes")
-        assert [one["content"] for one in (await thread.context("yes")).messages[1:]] == ["yes"]
+        assert [message["content"] for message in (await thread.context("yes")).messages[1:]] == ["yes"]
         await thread.add("assistant", "Next?")
         context = await thread.context("yes")
-        assert [one["content"] for one in context.messages[1:]] == ["yes", "Next?", "yes"]
+        assert [message["content"] for message in context.messages[1:]] == ["yes", "Next?", "yes"]
         await thread.add("assistant", "Done.", receipt=context.receipt)
-        said = [(one.role, one.content) for one in await thread.messages()]
+        said = [(message.role, message.content) for message in await thread.messages()]
         assert said == [("user", "yes"), ("assistant", "Next?"), ("user", "yes"), ("assistant", "Done.")]
 
 
 async def test_a_model_in_the_environment_is_used_only_when_the_program_says_so(
     nats_url: str, database_url: str, model: OpenAIServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = {"nats_url": nats_url, "database_url": database_url}
+    servers = {"nats_url": nats_url, "database_url": database_url}
     theirs = {"OPENAI_MODEL": "theirs", "OPENAI_EMBEDDING_MODEL": "theirs-too"}
     for name, value in (theirs | {"OPENAI_BASE_URL": model.url, "OPENAI_API_KEY": model.key}).items():
         monkeypatch.setenv(name, value)
-    async with turnlog.open(**given) as memory:
+    async with turnlog.open(**servers) as memory:
         thread = memory.thread("t42", user="ann")
         await thread.add("user", "My corgi is called Sesame.")
         assert "".join([piece async for piece in thread.ask("What is my corgi called?")]).startswith("[offline")
         assert (await memory.recall("corgi", user="ann")).turns
         assert memory.runtime.settings.vector_model == OFFLINE_VECTORS
     assert model.requests == []
-    async with turnlog.open(**given, model="ours", roles=["projectors", "agent"]) as memory:
+    async with turnlog.open(**servers, model="ours", roles=["projectors", "agent"]) as memory:
         assert "".join([piece async for piece in memory.thread("t42", user="ann").ask("Hello")]) == "echo: Hello"
     assert [body["model"] for body in model.bodies("chat")] == ["ours"]
 
@@ -151,7 +151,7 @@ async def test_a_receipt_of_one_user_is_refused_for_another(given: dict[str, Any
 async def test_a_memory_is_in_the_context_until_it_is_forgotten(face: Face) -> None:
     async with face() as memory:
         made = await memory.remember("ann", "Ann is allergic to nuts.")
-        assert [one.content for one in await memory.memories("ann")] == ["Ann is allergic to nuts."]
+        assert [remembered.content for remembered in await memory.memories("ann")] == ["Ann is allergic to nuts."]
         context = await memory.thread("t", user="ann").context("Which nuts may I eat?")
         assert "Ann is allergic to nuts." in str(context.messages)
         assert (await memory.recall("nuts", user="ann")).memories[0].memory.id == made.memory_id
@@ -169,8 +169,8 @@ async def test_lists_continue_after_the_previous_page(face: Face) -> None:
         for _ in range(2):
             threads.append(await memory.threads("ann", 2, threads[-1]))
             memories.append(await memory.memories("ann", limit=2, after=memories[-1]))
-        assert [[one.thread for one in page] for page in threads] == [["t4", "t3"], ["t2", "t1"], ["t0"]]
-        said = [{one.content for one in page} for page in memories]
+        assert [[listed.thread for listed in page] for page in threads] == [["t4", "t3"], ["t2", "t1"], ["t0"]]
+        said = [{remembered.content for remembered in page} for page in memories]
         assert said == [{f"Ann owns {n} cats." for n in page} for page in ((4, 3), (2, 1), (0,))]
 
 
@@ -183,7 +183,7 @@ async def test_a_person_is_cleared_in_part_and_erased(face: Face) -> None:
         assert await memory.memories("ann") == []
         erased = await memory.erase("ann", "asked for it")
         assert not erased.hits and erased.data.threads >= 1
-        assert [one.thread for one in await bobs.threads("bob")] == ["other"]
+        assert [listed.thread for listed in await bobs.threads("bob")] == ["other"]
         with pytest.raises((NotFound, Forbidden)):
             await memory.erase("nobody")
 
@@ -197,10 +197,10 @@ async def test_two_users_have_a_conversation_of_one_name_each_and_neither_reache
                 await call()
         await bob.add("user", "I am Bob.", expected=0)
         assert [piece async for piece in bob.ask("Who?")] == ["echo: ", "Who?"]
-        assert [one.content for one in await bob.messages()] == ["I am Bob.", "Who?", "echo: Who?"]
-        assert [one.content for one in await ann.messages()] == ["I am Ann."]
+        assert [message.content for message in await bob.messages()] == ["I am Bob.", "Who?", "echo: Who?"]
+        assert [message.content for message in await ann.messages()] == ["I am Ann."]
         [his] = await bobs.threads("bob")
-        assert [one.thread for one in await anns.threads("ann")] == ["main"] and his.thread.startswith("main-of-")
+        assert [listed.thread for listed in await anns.threads("ann")] == ["main"] and his.thread.startswith("main-of-")
         assert await bobs.thread(his.thread, "bob").messages() == await bob.messages()
         with pytest.raises(NotFound):
             await anns.thread(his.thread, "ann").messages()
@@ -210,10 +210,10 @@ async def test_two_users_have_a_conversation_of_one_name_each_and_neither_reache
 async def test_two_users_can_begin_conversations_of_the_same_name_at_once(face: Face) -> None:
     async with face("ann") as anns, face("bob") as bobs:
         for number in range(3):
-            one, other = anns.thread(f"t{number}", "ann"), bobs.thread(f"t{number}", "bob")
-            await asyncio.gather(one.add("user", "I am Ann."), other.add("user", "I am Bob."))
-            assert [said.content for said in await one.messages()] == ["I am Ann."]
-            assert [said.content for said in await other.messages()] == ["I am Bob."]
+            anns_thread, bobs_thread = anns.thread(f"t{number}", "ann"), bobs.thread(f"t{number}", "bob")
+            await asyncio.gather(anns_thread.add("user", "I am Ann."), bobs_thread.add("user", "I am Bob."))
+            assert [said.content for said in await anns_thread.messages()] == ["I am Ann."]
+            assert [said.content for said in await bobs_thread.messages()] == ["I am Bob."]
 
 
 async def test_a_deleted_conversation_stays_deleted_for_its_user_and_its_name_free_for_others(face: Face) -> None:
@@ -252,8 +252,12 @@ def test_a_remote_memory_has_the_same_methods_as_a_local_one(local: type, remote
 
 def shape(method: Callable[..., Any]) -> list[tuple[Any, ...]]:
     return [
-        (one.name, one.kind, None if one.name == "user" else (one.default, one.annotation))
-        for one in inspect.signature(method).parameters.values()
+        (
+            parameter.name,
+            parameter.kind,
+            None if parameter.name == "user" else (parameter.default, parameter.annotation),
+        )
+        for parameter in inspect.signature(method).parameters.values()
     ]
 
 
@@ -264,7 +268,7 @@ async def test_a_server_refuses_the_same_calls_as_a_local_memory(
         key = await create_key(api.runtime, "default", "shop", scopes=["read", "write", "act-as-user"])
         async with turnlog.connect(api.url, key=key.key) as memory:
             await memory.thread("安的", user="安").add("user", "你好")
-            assert [one.user for one in await memory.threads("安")] == ["安"]
+            assert [listed.user for listed in await memory.threads("安")] == ["安"]
             assert await memory.threads() == []
             with pytest.raises(NotFound):
                 await memory.thread("安的").info()
@@ -309,7 +313,7 @@ async def test_a_write_whose_response_was_lost_is_sent_again_and_stored_once(
             thread = RemoteMemory(http).thread("t")
             stored = await thread.add("user", "hello")
             assert len({request.headers["Idempotency-Key"] for request in sent}) == 1 < len(sent)
-            assert [one.seq for one in await thread.messages()] == [stored.seq]
+            assert [message.seq for message in await thread.messages()] == [stored.seq]
             sent.clear()
             assert [piece async for piece in thread.ask("Really?")] == ["echo: ", "Really?"]
             assert len(await thread.messages()) == 3
@@ -332,7 +336,7 @@ async def test_a_program_that_blocks_its_event_loop_delays_nobody_else(given: di
         with turnlog.open(**given, roles=("agent",) if kind != "open" else ()) as memory:
             thread = memory.thread("t", user="bob")
             thread.add("user", "hello")
-            return [*[one.content for one in thread.messages()], *thread.ask("Really?")]
+            return [*[message.content for message in thread.messages()], *thread.ask("Really?")]
 
     turns = sys.getswitchinterval()
     with ThreadPoolExecutor(1) as pool:
@@ -361,7 +365,7 @@ async def test_a_turn_is_stored_once_and_only_at_the_expected_version(face: Face
         with pytest.raises(WrongExpectedVersion):
             await thread.add("user", "late", expected=0)
         answers = [{"role": "assistant", "content": "hi"}, {"role": "user", "content": "bye"}]
-        assert [one.seq for one in await thread.extend(answers, expected=first.seq)] == [first.seq + 1, first.seq + 2]
+        assert [turn.seq for turn in await thread.extend(answers, expected=first.seq)] == [first.seq + 1, first.seq + 2]
 
 
 def test_a_setting_that_does_not_exist_is_refused() -> None:

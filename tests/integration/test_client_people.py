@@ -95,7 +95,7 @@ async def test_a_memory_can_be_reworded(face: Face) -> None:
     async with face() as memory:
         before = await memory.remember("ann", "Ann plays the cello.")
         await memory.edit("ann", before.memory_id, "Ann plays the viola.")
-        assert [one.content for one in await memory.memories("ann")] == ["Ann plays the viola."]
+        assert [remembered.content for remembered in await memory.memories("ann")] == ["Ann plays the viola."]
         with pytest.raises(NotFound):
             await memory.edit("ann", uuid4(), "Ann sings.")
 
@@ -133,8 +133,8 @@ async def test_settled_waits_until_memories_are_extracted(given: dict[str, Any],
             memory = await stack.enter_async_context(turnlog.connect(api.url, key=api.token("ann")))
         await memory.thread("t", user="ann").add("user", "My corgi is called Sesame. My sister Mia lives in Lisbon.")
         await memory.settled("ann")
-        assert any("Sesame" in one.content for one in await memory.memories("ann"))
-        assert "Mia" in {one.name for one in await memory.entities("ann", "person")}
+        assert any("Sesame" in remembered.content for remembered in await memory.memories("ann"))
+        assert "Mia" in {entity.name for entity in await memory.entities("ann", "person")}
 
 
 async def test_settled_fails_if_no_process_extracts(given: dict[str, Any]) -> None:

@@ -49,5 +49,7 @@ async def test_words_of_a_turn_are_redacted_with_a_receipt(face: Face) -> None:
         assert not any("threads" in place for place in receipt.hits)
         if isinstance(memory, RemoteMemory):  # a user does not see other people's words
             assert (receipt.hits, receipt.strings, data.hits, data.found_in) == ({}, {}, 0, None)
-        assert [one.content for one in await thread.messages()] == ["My locker opens with [redacted]."]
-        assert [one.content for one in await bobs.thread("other", user="bob").messages()] == ["Zebrafish-77 is a fish."]
+        assert [message.content for message in await thread.messages()] == ["My locker opens with [redacted]."]
+        assert [message.content for message in await bobs.thread("other", user="bob").messages()] == [
+            "Zebrafish-77 is a fish."
+        ]

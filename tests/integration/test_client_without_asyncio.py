@@ -27,10 +27,10 @@ def test_the_same_methods_work_without_asyncio(given: dict[str, Any]) -> None:
         thread.add("assistant", "Sesame.", receipt=context.receipt)
         answer = thread.ask("Really?")
         assert list(answer) == ["echo: ", "Really?"] and answer.suggestions == ()
-        assert [one.role for one in thread.messages()] == ["user", "user", "assistant", "user", "assistant"]
+        assert [message.role for message in thread.messages()] == ["user", "user", "assistant", "user", "assistant"]
         memory.remember("ann", "Ann is allergic to nuts.")
-        assert [one.content for one in memory.memories("ann")] == ["Ann is allergic to nuts."]
-        assert [one.thread for one in memory.recall("corgi", user="ann", k=1).turns] == ["t42"]
+        assert [remembered.content for remembered in memory.memories("ann")] == ["Ann is allergic to nuts."]
+        assert [turn.thread for turn in memory.recall("corgi", user="ann", k=1).turns] == ["t42"]
         assert thread.id == "t42" and "t42" in repr(thread)
         with pytest.raises(NotFound):
             memory.thread("nobody").messages()
@@ -48,7 +48,7 @@ async def test_a_server_is_used_without_asyncio_too(given: dict[str, Any], tmp_p
                 context = thread.context("What is my dog called?", tokens=4_000)
                 thread.add("assistant", "Sesame.", receipt=context.receipt)
                 assert list(thread.ask("Really?")) == ["echo: ", "Really?"]
-                return [one.role for one in thread.messages()]
+                return [message.role for message in thread.messages()]
 
         roles = await asyncio.to_thread(work, api.token("ann"))
     assert roles == ["user", "user", "assistant", "user", "assistant"]
@@ -61,7 +61,7 @@ def test_an_answer_that_is_abandoned_early_is_still_recorded(given: dict[str, An
         assert next(pieces) == "echo: "
         pieces.close()
         assert list(thread.ask("again"))
-        assert {"echo: one two three", "echo: again"} <= {one.content for one in thread.messages()}
+        assert {"echo: one two three", "echo: again"} <= {message.content for message in thread.messages()}
 
 
 def test_an_exception_leaves_the_block_unchanged(given: dict[str, Any], model: OpenAIServer) -> None:

@@ -40,7 +40,7 @@ def user(text: str) -> Any:
 
 
 async def roles_and_texts(thread: Any) -> list[tuple[str, Any]]:
-    return [(one.role, one.content) for one in await thread.messages()]
+    return [(message.role, message.content) for message in await thread.messages()]
 
 
 async def test_a_model_gets_the_thread_and_the_thread_gets_its_answer(
@@ -65,14 +65,14 @@ async def test_a_model_gets_the_thread_and_the_thread_gets_its_answer(
         ]
         first, second = model.bodies()
         assert first["messages"] == [SYSTEM, user("My corgi is called Sesame."), user("What is it called?")]
-        assert [one["content"] for one in second["messages"]][-2:] == ["echo: What is it called?", "Sure?"]
+        assert [message["content"] for message in second["messages"]][-2:] == ["echo: What is it called?", "Sure?"]
         assert second["temperature"] == 0.5
         answer = (await thread.messages())[-1]
         async with memory.runtime.pool.connection() as conn:
-            found = await receipts(conn, memory.runtime.log, "default", "t42")
-        assert found[-1][1].answer_ids == (answer.event_id,)
+            recorded_receipts = await receipts(conn, memory.runtime.log, "default", "t42")
+        assert recorded_receipts[-1][1].answer_ids == (answer.event_id,)
         assert answer.model == "gpt-4o"
-        assert [one.id for one in (await client.models.list()).data] == ["test-model"]
+        assert [listed.id for listed in (await client.models.list()).data] == ["test-model"]
 
 
 async def test_a_wrapped_client_works_on_the_memory_of_a_server(serve: Serve, model: OpenAIServer) -> None:
@@ -88,7 +88,7 @@ async def test_a_wrapped_client_works_on_the_memory_of_a_server(serve: Serve, mo
         )
         async for _ in stream:
             pass
-        assert [one["content"] for one in model.bodies()[0]["messages"]][-2:] == [
+        assert [message["content"] for message in model.bodies()[0]["messages"]][-2:] == [
             "My corgi is called Sesame.",
             "What is it called?",
         ]
@@ -139,9 +139,9 @@ async def test_tool_calls_and_their_results_are_recorded(given: dict[str, Any], 
         told = [user("Who is this?"), reply.choices[0].message, result]
         await client.chat.completions.create(model="gpt-4o", messages=told, tools=TOOLS)
         said = await memory.thread("t").messages()
-    assert [one.role for one in said] == ["user", "assistant", "tool", "assistant"]
+    assert [message.role for message in said] == ["user", "assistant", "tool", "assistant"]
     assert said[1].tool_calls == [{"id": call.id, "name": "look", "arguments": '{"at": "dog"}'}]
-    assert [one["role"] for one in model.bodies()[1]["messages"]] == ["user", "assistant", "tool"]
+    assert [message["role"] for message in model.bodies()[1]["messages"]] == ["user", "assistant", "tool"]
 
 
 async def test_a_stream_is_recorded_when_it_ends_or_is_closed_and_not_when_it_fails(
@@ -155,7 +155,7 @@ async def test_a_stream_is_recorded_when_it_ends_or_is_closed_and_not_when_it_fa
             return await client.chat.completions.create(model="gpt-4o", messages=[user(text)], stream=True)
 
         pieces = [chunk.choices[0].delta.content async for chunk in await streamed("one two")]
-        assert "".join(one or "" for one in pieces) == "echo: one two"
+        assert "".join(piece or "" for piece in pieces) == "echo: one two"
         stream = await streamed("left early")
         async for chunk in stream:
             if chunk.choices[0].delta.content:
@@ -170,7 +170,15 @@ async def test_a_stream_is_recorded_when_it_ends_or_is_closed_and_not_when_it_fa
             _ = [chunk async for chunk in stream]
         said = await memory.thread("t").messages()
         await original.close()
-    assert [one.content for one in said] == ["one two", "echo: one two", "left early", "echo: ", "broken", "look", ""]
+    assert [message.content for message in said] == [
+        "one two",
+        "echo: one two",
+        "left early",
+        "echo: ",
+        "broken",
+        "look",
+        "",
+    ]
     assert said[-1].tool_calls[0]["arguments"] == '{"at": "dog"}'
 
 
@@ -189,7 +197,7 @@ def test_the_client_without_asyncio_works_with_the_memory_without_asyncio(
         for chunk in client.chat.completions.create(model="gpt-4o", messages=[user("four")], stream=True):
             if chunk.choices[0].delta.content:
                 break  # without closing the stream
-        said = [one.content for one in memory.thread("t").messages()]
+        said = [message.content for message in memory.thread("t").messages()]
         assert said == ["hello", "echo: hello", "two", "echo: two", "three", "echo: ", "four", "echo: "]
         with pytest.raises(WrongClient):
             turnlog.wrap(openai.AsyncOpenAI(api_key="x"), memory=memory, thread="t")
@@ -224,7 +232,7 @@ def check_order(said: list[Any], model: OpenAIServer, questions: list[str]) -> N
     texts = [turn.content for turn in said]
     assert sorted(texts[::2]) == questions
     assert texts[1::2] == [f"echo: {question}" for question in texts[::2]]
-    sent = [[one["content"] for one in body["messages"]] for body in model.bodies()]
+    sent = [[message["content"] for message in body["messages"]] for body in model.bodies()]
     assert sent == [texts[: 2 * at + 1] for at in range(len(questions))]
 
 
@@ -283,12 +291,12 @@ async def test_a_second_call_for_the_same_last_message_is_a_fork_and_a_failed_on
         await asyncio.to_thread(model.wait_for_requests, 2)
         go_on.set()
         await asyncio.gather(*both)
-        threads = [one.thread for one in await memory.threads("ann")]
-        said = [[turn.content for turn in await memory.thread(one, "ann").messages()] for one in threads]
+        threads = [listed.thread for listed in await memory.threads("ann")]
+        said = [[turn.content for turn in await memory.thread(name, "ann").messages()] for name in threads]
         assert sorted(said) == [["Which?", "answer 1"], ["Which?", "answer 2"]]
         model.fail(400)
         done = await asyncio.gather(ask("One?"), ask("Two?"), return_exceptions=True)
-        assert sum(isinstance(one, openai.BadRequestError) for one in done) == 1
+        assert sum(isinstance(outcome, openai.BadRequestError) for outcome in done) == 1
         assert await memory.thread("t", "ann").messages(newest=True, limit=1) != []
         assert not memory.exchanges
         await original.close()
@@ -306,10 +314,10 @@ async def test_tasks_of_a_chat_program_are_passed_on_and_not_stored(given: dict[
         client = turnlog.wrap(original, memory=memory, thread="t", user="ann")
         for streamed in (False, True):
             reply = await client.chat.completions.create(model="gpt-4o", messages=[task], stream=streamed)
-            assert not streamed or "".join([one.choices[0].delta.content or "" async for one in reply])
+            assert not streamed or "".join([chunk.choices[0].delta.content or "" async for chunk in reply])
             assert model.bodies()[-1]["messages"] == [task]
         thread = memory.thread("t", "ann")
         with pytest.raises(NotFound):
             await thread.messages()
         await client.chat.completions.create(model="gpt-4o", messages=[asked, user("Where do I live?")])
-        assert [one.origin for one in await thread.messages()] == ["program", "person", "program"]
+        assert [message.origin for message in await thread.messages()] == ["program", "person", "program"]

@@ -41,9 +41,9 @@ pytestmark = pytest.mark.filterwarnings(
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    found = await start_cluster(tmp_path / "cluster")
-    yield found
-    await found.stop()
+    started = await start_cluster(tmp_path / "cluster")
+    yield started
+    await started.stop()
     gc.collect()
     assert processes_left_in(tmp_path) == []
 
@@ -96,8 +96,8 @@ async def test_the_leader_and_then_a_follower_die_while_events_are_appended_and_
                 await in_step(replicated, victim)
         await wait_for(db, tuple(p.name for p in READ_MODELS), 0, await replicated.partition_head(0), timeout_s=180.0)
     await assert_all_there(replicated, db, acknowledged)
-    found = await verify_several(replicated, database_url, READ_MODELS)
-    assert [(one.clean, one.parked) for one in found] == [(True, 0)] * len(READ_MODELS)
+    results = await verify_several(replicated, database_url, READ_MODELS)
+    assert [(result.clean, result.parked) for result in results] == [(True, 0)] * len(READ_MODELS)
 
 
 @pytest.mark.nightly
@@ -110,7 +110,7 @@ async def test_appends_go_on_while_the_leader_that_the_client_is_connected_to_is
         log.appender = Appender(log.nc, timeout_s=60)
         with cluster.silent(leader):
             stored = await asyncio.gather(*(log.append(turn("hello", thread=f"t{number}")) for number in range(3)))
-            assert sorted(one.seq for one in stored) == [1, 2, 3]
+            assert sorted(ack.seq for ack in stored) == [1, 2, 3]
             assert not is_connected_to(log, cluster, leader)
         await in_step(replicated, leader)
 
@@ -203,7 +203,7 @@ async def test_a_destroyed_key_leaves_no_byte_on_any_node_and_not_in_their_raft_
         return True
 
     await eventually(are_kept)
-    ann, bob = (b64encode(one.wrapped or b"").decode() for one in records)
+    ann, bob = (b64encode(record.wrapped or b"").decode() for record in records)
 
     def nodes_with(key: str) -> set[str]:
         return {path.relative_to(tmp_path / "cluster").parts[0] for path in files_with(tmp_path, [key])}
@@ -217,5 +217,5 @@ async def test_a_destroyed_key_leaves_no_byte_on_any_node_and_not_in_their_raft_
     await eventually(are_written)
     await stream.destroy(records[:1])
     await eventually(is_only_bob_left)
-    left = {one.user: one.wrapped for one in await stream.of_keys([one.id for one in records])}
+    left = {record.user: record.wrapped for record in await stream.of_keys([record.id for record in records])}
     assert left == {"ann": None, "bob": records[1].wrapped}

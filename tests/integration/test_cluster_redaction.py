@@ -26,9 +26,9 @@ pytestmark = pytest.mark.filterwarnings(
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    found = await start_cluster(tmp_path / "cluster")
-    yield found
-    await found.stop()
+    started = await start_cluster(tmp_path / "cluster")
+    yield started
+    await started.stop()
     gc.collect()
 
 

@@ -41,16 +41,16 @@ def at(degrees: float) -> list[float]:
 
 async def remember(runtime: Runtime, memories: Mapping[Memory, float], user: str = "ann") -> None:
     """Appends memories with vectors at these angles; 20 degrees are a cosine of 0.94, 30 of 0.87."""
-    await runtime.log.append_many([memory_event(one, user) for one in memories])
+    await runtime.log.append_many([memory_event(memory, user) for memory in memories])
     await runtime.wait_until_projected()
     async with runtime.pool.connection() as conn:
-        for one, degrees in memories.items():
-            key = hashlib.sha256(one.content.encode()).digest()
+        for memory, degrees in memories.items():
+            key = hashlib.sha256(memory.content.encode()).digest()
             await conn.execute(
                 "INSERT INTO embedding_cache (model, text_hash, embedding) VALUES (%s, %s, %s::halfvec)",
                 (MODEL, key, HalfVector(at(degrees)).to_text()),
             )
-    ids = tuple(one.id for one in memories)
+    ids = tuple(memory.id for memory in memories)
     told = MemoriesEmbedded(model=MODEL, dimensions=2, memory_ids=ids)
     await runtime.log.append(event(told, memory_thread(user), user=user))
     await runtime.wait_until_projected()
@@ -168,7 +168,7 @@ async def test_an_unknown_compaction_cannot_be_undone(runtime: Runtime) -> None:
 async def test_the_event_names_the_merged_memories_and_their_similarity(runtime: Runtime) -> None:
     await remember(runtime, {TEA: 0, TEA_AGAIN: 20})
     await run(runtime)
-    events = [one.event.data async for one in runtime.log.read_thread("default", ANN.thread)]
+    events = [recorded.event.data async for recorded in runtime.log.read_thread("default", ANN.thread)]
     [told] = [data for data in events if isinstance(data, MemoriesCompacted)]
     assert (told.method, told.members, told.kept) == ("dedupe", (TEA_AGAIN.id, TEA.id), TEA_AGAIN.id)
     assert told.similarity == pytest.approx(np.cos(np.radians(20)), abs=1e-3)

@@ -60,11 +60,11 @@ async def test_similar_old_memories_become_one_that_states_both(runtime: Runtime
     made = await merged_memory(runtime)
     assert (made.kind, made.origin, made.confidence) == ("FACT", "compaction", 0.7)
     assert made.importance == pytest.approx(0.5, abs=0.01)
-    assert made.sources == tuple(source for one in told for source in one.sources)
+    assert made.sources == tuple(source for memory in told for source in memory.sources)
     async with runtime.pool.connection() as conn:
         ended = await rows(conn, "SELECT replaced_by, closed_reason, content FROM memories WHERE status = 'closed'")
         chain = await history(conn, ANN.tenant, ANN.thread, made.id)
-    assert sorted(ended, key=lambda one: str(one[2])) == [
+    assert sorted(ended, key=lambda row: str(row[2])) == [
         (made.id, "merged", TEA_FOND.content),
         (made.id, "merged", TEA.content),
     ]
@@ -76,10 +76,12 @@ async def test_every_quote_of_a_merged_memory_is_in_its_turn(runtime: Runtime, s
     server.reply(merged_text(TEA_MERGED))
     server.reply(merged_text(SUMMARY))
     await run_compaction(runtime)
-    turns = {one.event.id: one.event.data async for one in runtime.log.read_thread("default", "chat-ann")}
-    told = [one.memory for one in await memory_thread_events(runtime, "memories_compacted")]
-    assert sorted(len(one.sources) for one in told) == [2, 3]
-    for source in (source for one in told for source in one.sources):
+    turns = {
+        recorded.event.id: recorded.event.data async for recorded in runtime.log.read_thread("default", "chat-ann")
+    }
+    told = [data.memory for data in await memory_thread_events(runtime, "memories_compacted")]
+    assert sorted(len(memory.sources) for memory in told) == [2, 3]
+    for source in (source for memory in told for source in memory.sources):
         said = turns[source.event_id]
         assert isinstance(said, TurnRecorded)
         assert source.quote in str(said.content)
@@ -100,7 +102,7 @@ async def test_unimportant_memories_about_one_subject_become_a_summary(runtime: 
     made = await merged_memory(runtime)
     assert (made.kind, made.importance, made.valid_to) == ("SUMMARY", 0.5, None)
     [told] = await memory_thread_events(runtime, "memories_compacted")
-    assert (told.method, told.members) == ("summary", tuple(one.id for one in TRIPS))
+    assert (told.method, told.members) == ("summary", tuple(memory.id for memory in TRIPS))
     assert told.derivation.model == runtime.settings.model
     assert told.derivation.tokens_in > 0
 
@@ -164,8 +166,8 @@ async def test_a_model_that_refuses_repeatedly_is_not_asked_again_that_night(
     runtime: Runtime, server: OpenAIServer
 ) -> None:
     told = ["paints boats", "grows roses", "reads novels", "bakes bread", "plays chess"]
-    for n, one in enumerate(told):
-        pair = {old(20 + n, one): 70.0 * n, old(30 + n, f"now and then in summer she {one} too"): 70.0 * n + 30}
+    for n, text in enumerate(told):
+        pair = {old(20 + n, text): 70.0 * n, old(30 + n, f"now and then in summer she {text} too"): 70.0 * n + 30}
         await append_memories(runtime, pair)
     server.fail(401, times=9)
     counts = (await run_compaction(runtime)).counts
@@ -205,12 +207,12 @@ async def test_a_second_run_asks_nothing_and_appends_nothing(runtime: Runtime, s
 async def test_two_workers_ask_once_and_merge_once(runtime: Runtime, server: OpenAIServer) -> None:
     await append_memories(runtime, TEA_ANGLES)
     server.reply(merged_text(TEA_MERGED))
-    [job] = [one for one in all_jobs(runtime.settings) if one.name == "compaction"]
+    [job] = [job for job in all_jobs(runtime.settings) if job.name == "compaction"]
     both = [run_now(runtime, job, NOW, lambda done, total: None) for _ in range(2)]
     ran = await asyncio.gather(*both, return_exceptions=True)
     await runtime.wait_until_projected()
-    assert any(isinstance(one, JobRan) for one in ran)
-    assert all(isinstance(one, JobRan | JobUnderWay) for one in ran)
+    assert any(isinstance(outcome, JobRan) for outcome in ran)
+    assert all(isinstance(outcome, JobRan | JobUnderWay) for outcome in ran)
     assert len(server.bodies()) == 1
     assert len(await memory_thread_events(runtime, "memories_compacted")) == 1
     assert await valid_contents(runtime) == [TEA_MERGED]

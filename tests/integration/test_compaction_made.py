@@ -77,7 +77,7 @@ async def every_row(runtime: Runtime) -> list[Any]:
 
 
 async def sequences(runtime: Runtime) -> list[int]:
-    return [one.seq async for one in runtime.log.read_thread("default", ANN.thread)]
+    return [recorded.seq async for recorded in runtime.log.read_thread("default", ANN.thread)]
 
 
 async def test_after_an_undo_the_members_are_valid_and_not_merged_again(runtime: Runtime, server: OpenAIServer) -> None:
@@ -89,13 +89,13 @@ async def test_after_an_undo_the_members_are_valid_and_not_merged_again(runtime:
     async with runtime.pool.connection() as conn:
         [(made,)] = await rows(conn, "SELECT event_id FROM memory_compactions")
     reopened = await undo_compaction(MemoryWriter(runtime.log, runtime.pool), ANN, made)
-    assert set(reopened) == {one.id for one in TRIPS}
+    assert set(reopened) == {memory.id for memory in TRIPS}
     await runtime.wait_until_projected()
     async with runtime.pool.connection() as conn:
         assert await rows(conn, "SELECT m::text FROM memories m WHERE origin = 'llm' ORDER BY id") == before
     counts = (await run_compaction(runtime)).counts
     assert (counts["calls"], counts["closed"]) == (0, 0)
-    assert await valid_contents(runtime) == [one.content for one in TRIPS]
+    assert await valid_contents(runtime) == [memory.content for memory in TRIPS]
 
 
 async def test_forgetting_a_member_forgets_the_merged_memory_and_restores_the_others(
@@ -143,7 +143,7 @@ async def test_reverting_to_a_member_makes_the_others_valid_too(runtime: Runtime
     await run_compaction(runtime)
     await memories_of(runtime).revert("default", "ann", TRIPS[0].id)
     await runtime.wait_until_projected()
-    assert await valid_contents(runtime) == [one.content for one in TRIPS]
+    assert await valid_contents(runtime) == [memory.content for memory in TRIPS]
     assert (await run_compaction(runtime)).counts["calls"] == 0
 
 
@@ -170,11 +170,11 @@ async def test_a_merged_memory_gets_a_vector_and_is_recalled_by_its_content(
         await embed_memories(runtime, conn, embedder, budget, asyncio.Event(), lambda: False)
         [(model,)] = await rows(conn, "SELECT embedding_model FROM memories WHERE kind = 'SUMMARY'")
         scope = MemoryScope(ANN.tenant, ANN.thread, now())
-        found = await MemoryRecall(embedder).search(conn, scope, "Who goes hiking at the lake?", 5)
+        recalled = await MemoryRecall(embedder).search(conn, scope, "Who goes hiking at the lake?", 5)
     await embedder.close()
     assert model == "small"
-    assert found.memories[0].memory.content == SUMMARY
-    assert f"{found.memories[0].memory.first_said_at:%Y-%m-%d}" == f"{FAINT:%Y-%m-%d}"
+    assert recalled.memories[0].memory.content == SUMMARY
+    assert f"{recalled.memories[0].memory.first_said_at:%Y-%m-%d}" == f"{FAINT:%Y-%m-%d}"
 
 
 async def test_before_the_merge_the_members_were_valid(runtime: Runtime, server: OpenAIServer) -> None:
@@ -184,18 +184,18 @@ async def test_before_the_merge_the_members_were_valid(runtime: Runtime, server:
     async with runtime.pool.connection() as conn:
         then = await memories_as_of(conn, ANN.tenant, ANN.thread, NOW - timedelta(days=1))
         later = await memories_as_of(conn, ANN.tenant, ANN.thread, now())
-    assert {one.content for one in then} == {TEA.content, TEA_FOND.content}
-    assert [one.content for one in later] == [TEA_MERGED]
+    assert {memory.content for memory in then} == {TEA.content, TEA_FOND.content}
+    assert [memory.content for memory in later] == [TEA_MERGED]
 
 
 async def test_the_text_of_a_merged_memory_is_sealed_in_the_log(runtime: Runtime, server: OpenAIServer) -> None:
     await append_memories(runtime, TEA_ANGLES)
     server.reply(merged_text(TEA_MERGED))
     await run_compaction(runtime)
-    kinds = [one.event.type async for one in runtime.log.read_thread("default", ANN.thread)]
+    kinds = [recorded.event.type async for recorded in runtime.log.read_thread("default", ANN.thread)]
     stored = [await runtime.log.stored(seq) for seq in await sequences(runtime)]
     assert "memories_compacted" in kinds
-    assert not any(b"green tea" in one.body for one in stored)
+    assert not any(b"green tea" in record.body for record in stored)
 
 
 async def test_an_erased_users_answers_and_memories_are_gone(runtime: Runtime, server: OpenAIServer) -> None:
@@ -218,25 +218,29 @@ async def test_an_export_contains_a_merged_memory_and_its_members(runtime: Runti
     server.reply(merged_text(TEA_MERGED))
     await run_compaction(runtime)
     async with runtime.pool.connection() as conn:
-        pieces = [one async for one in user_export(conn, runtime.log, person_of("default", "ann"), None)]
+        pieces = [piece async for piece in user_export(conn, runtime.log, person_of("default", "ann"), None)]
     exported = json.loads("".join(pieces))["memories"]
-    assert {one["content"] for one in exported} == {TEA.content, TEA_FOND.content, TEA_MERGED}
+    assert {memory["content"] for memory in exported} == {TEA.content, TEA_FOND.content, TEA_MERGED}
 
 
 async def test_repeated_events_leave_the_same_rows(db: Connection) -> None:
-    told = [one.model_copy(update={"sources": (SOURCE,)}) for one in TRIPS]
+    told = [memory.model_copy(update={"sources": (SOURCE,)}) for memory in TRIPS]
     about = {"thread": ANN.thread, "user": ANN.user, "time": NOW}
     made = old(99, SUMMARY, NOW, kind="SUMMARY", origin="compaction", sources=(SOURCE,))
-    ends = [Interval(memory_id=one.id, valid_to=NOW, replaced_by=made.id, reason="merged") for one in told]
+    ends = [Interval(memory_id=memory.id, valid_to=NOW, replaced_by=made.id, reason="merged") for memory in told]
     data = MemoriesCompacted(
-        method="summary", members=tuple(one.id for one in told), memory=made, intervals=tuple(ends), derivation=DERIVED
+        method="summary",
+        members=tuple(memory.id for memory in told),
+        memory=made,
+        intervals=tuple(ends),
+        derivation=DERIVED,
     )
-    spec = Spec(db, MEMORIES).given(*(Event(data=MemoryRecorded(memory=one), **about) for one in told))
+    spec = Spec(db, MEMORIES).given(*(Event(data=MemoryRecorded(memory=memory), **about) for memory in told))
     spec = spec.when(Event(data=data, **about))
     held = "SELECT content, kind FROM memories WHERE status = 'valid' ORDER BY id"
     await spec.then(held, [(SUMMARY, "SUMMARY")])
-    forgotten = [MemoryForgotten(memory_id=one) for one in (told[1].id, made.id)]
-    again = MemoriesRevised(intervals=tuple(Interval(memory_id=one.id) for one in (told[0], told[2])))
-    spec = spec.when(*(Event(data=one, **about) for one in (*forgotten, again)))
+    forgotten = [MemoryForgotten(memory_id=id_) for id_ in (told[1].id, made.id)]
+    again = MemoriesRevised(intervals=tuple(Interval(memory_id=memory.id) for memory in (told[0], told[2])))
+    spec = spec.when(*(Event(data=change, **about) for change in (*forgotten, again)))
     await spec.then(held, [(told[0].content, "FACT"), (told[2].content, "FACT")])
     await spec.then("SELECT id FROM memories WHERE content = '' ORDER BY id", [(told[1].id,), (made.id,)])

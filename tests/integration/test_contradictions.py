@@ -42,8 +42,8 @@ def is_comparison(body: dict[str, Any]) -> bool:
 
 
 def shown(body: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(last_user(body).removeprefix("<data>\n").removesuffix("\n</data>"))
-    return found
+    request: dict[str, Any] = json.loads(last_user(body).removeprefix("<data>\n").removesuffix("\n</data>"))
+    return request
 
 
 @pytest.fixture
@@ -54,8 +54,8 @@ def model() -> Iterator[ComparingServer]:
 
 @pytest.fixture
 async def play(nats_url: str, database_url: str, model: ComparingServer) -> Play:
-    given = {"embed_poll_s": 0.1, "api_base_url": model.url, "api_key": model.key, "model": "test-model"}
-    return player(nats_url, database_url, ("projectors", "reactors"), extract=False, **given)
+    settings = {"embed_poll_s": 0.1, "api_base_url": model.url, "api_key": model.key, "model": "test-model"}
+    return player(nats_url, database_url, ("projectors", "reactors"), extract=False, **settings)
 
 
 async def said(stage: Stage, *contents: str) -> list[Any]:
@@ -75,17 +75,17 @@ async def test_a_memory_that_a_model_finds_contradicted_ends_and_a_rebuild_asks_
         states = await said(stage, VEGETARIAN, STEAK)
         assert states == [(VEGETARIAN, "closed", "superseded"), (STEAK, "valid", None)]
         [compared] = await stage.all("memory_compared", ANN)
-        [spent] = [one for one in await stage.all("usage_metered", ANN) if one.agent == NAME]
+        [spent] = [usage for usage in await stage.all("usage_metered", ANN) if usage.agent == NAME]
         assert compared.derivation.tokens_in == spent.tokens_in > 0
         await stage.runtime.log.nc.jetstream().delete_consumer(STREAM, NAME)
     async with play() as stage:
         events = await stage.events(ANN)
-        [again] = [one for one in events if one.type == "memories_embedded"][-1:]
+        [again] = [event for event in events if event.type == "memories_embedded"][-1:]
         await roles.react(stage.runtime, NAME, await stage.runtime.log.stored(await seq_of(stage, again.id)))
         assert len(await stage.events(ANN)) == len(events)
         assert await unlike_a_rebuild(stage.runtime.log, stage.runtime.database_url) == {}
     [asked] = model.comparisons()
-    assert [asked["new"][0]["text"], *(one["text"] for one in asked["earlier"])] == [STEAK, VEGETARIAN]
+    assert [asked["new"][0]["text"], *(memory["text"] for memory in asked["earlier"])] == [STEAK, VEGETARIAN]
 
 
 async def seq_of(stage: Stage, event_id: Any) -> int:

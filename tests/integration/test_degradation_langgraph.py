@@ -37,8 +37,8 @@ def model() -> Iterator[OpenAIServer]:
 
 @pytest.fixture
 async def play(nats_url: str, database_url: str, model: OpenAIServer) -> Play:
-    given = {"api_base_url": model.url, "api_key": model.key, "model": "gpt-4o", "model_timeout_s": 20.0}
-    return player(nats_url, database_url, ["projectors"], **given)
+    settings = {"api_base_url": model.url, "api_key": model.key, "model": "gpt-4o", "model_timeout_s": 20.0}
+    return player(nats_url, database_url, ["projectors"], **settings)
 
 
 def saver_of(stage: Stage) -> TurnlogSaver:
@@ -118,8 +118,8 @@ async def test_without_the_embedding_model_the_store_keeps_and_finds_items(play:
         await store.aput(place, "second", {"text": "My sister paints boats."})
         assert "vectors" in (store.degraded or "")
         assert [item.key for item in await store.asearch(place)] == ["second", "first"]
-        found = await store.asearch(place, query="Where was the marathon?")
-        assert [(item.key, item.score) for item in found] == [("second", None), ("first", None)]
+        items = await store.asearch(place, query="Where was the marathon?")
+        assert [(item.key, item.score) for item in items] == [("second", None), ("first", None)]
         got = await store.aget(place, "second")
         assert got is not None
         assert got.value == {"text": "My sister paints boats."}
@@ -127,7 +127,7 @@ async def test_without_the_embedding_model_the_store_keeps_and_finds_items(play:
         model.start()
         store = TurnlogStore(stage.runtime.log, stage.runtime.pool, settings=stage.runtime.settings)
         assert await store.areindex(place) == 1
-        found = await store.asearch(place, query="Who paints boats?")
-        assert [item.key for item in found] == ["second", "first"]
-        assert all(item.score is not None for item in found)
+        items = await store.asearch(place, query="Who paints boats?")
+        assert [item.key for item in items] == ["second", "first"]
+        assert all(item.score is not None for item in items)
         await store.aclose()

@@ -26,8 +26,8 @@ ASKED = MemoryQueryRequest(conversation_id="t", query="And now?")
 
 @pytest.fixture
 async def play(nats_url: str, database_url: str, model: MemoryServer) -> Play:
-    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "model_timeout_s": 20.0}
-    return player(nats_url, database_url, ROLES, **given, recent_turns=2, session_window=WINDOW)
+    settings = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "model_timeout_s": 20.0}
+    return player(nats_url, database_url, ROLES, **settings, recent_turns=2, session_window=WINDOW)
 
 
 @asynccontextmanager
@@ -99,9 +99,9 @@ async def test_without_the_embedding_model_history_is_found_by_its_words(play: P
         well, by_vectors = await history(stage, "Where was the marathon?")
         assert by_vectors is None
         model.stop()
-        found, degraded = await history(stage, "Where was the marathon?")
-        assert found == well
-        assert found[:2] == said[:2]
+        texts, degraded = await history(stage, "Where was the marathon?")
+        assert texts == well
+        assert texts[:2] == said[:2]
         assert (degraded or "").startswith("keyword search only: ")
         model.start()
         assert await history(stage, "Which marathon did I run?") == (well, None)
@@ -111,6 +111,6 @@ async def history(stage: Stage, query: str) -> tuple[list[Any], str | None]:
     """Returns the texts of a hybrid history, and the reason why vectors were not used."""
     embedder = make_embedder(stage.runtime.settings)
     async with stage.runtime.pool.connection() as conn:
-        found = await hybrid_history(conn, Recall(embedder), "default", "t", query, recent_turns=2, top_k=1)
+        result = await hybrid_history(conn, Recall(embedder), "default", "t", query, recent_turns=2, top_k=1)
     await embedder.close()
-    return [message.content for message in found.messages], found.degraded
+    return [message.content for message in result.messages], result.degraded

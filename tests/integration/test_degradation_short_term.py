@@ -218,8 +218,8 @@ async def test_without_any_url_a_session_outlives_its_process(tmp_path: Path) ->
 
 async def buckets(stage: Stage) -> list[str]:
     """Returns the streams of key-value buckets."""
-    found = await stage.runtime.log.nc.jetstream().streams_info()
-    return [str(stream.config.name) for stream in found if str(stream.config.name).startswith("KV_")]
+    streams = await stage.runtime.log.nc.jetstream().streams_info()
+    return [str(stream.config.name) for stream in streams if str(stream.config.name).startswith("KV_")]
 
 
 async def empty_bucket(stage: Stage) -> None:

@@ -28,8 +28,8 @@ def model() -> Iterator[OpenAIServer]:
 
 @pytest.fixture
 async def play(nats_url: str, database_url: str, model: OpenAIServer) -> Play:
-    given = {"embed_poll_s": 0.1, "embedding_base_url": model.url, "embedding_model": "small"}
-    return player(nats_url, database_url, ROLES, **given)
+    settings = {"embed_poll_s": 0.1, "embedding_base_url": model.url, "embedding_model": "small"}
+    return player(nats_url, database_url, ROLES, **settings)
 
 
 async def say(stage: Stage, thread: str = "t", said: list[str] = SAID) -> None:
@@ -48,9 +48,9 @@ async def recall(stage: Stage, query: str) -> tuple[list[Recalled], str | None]:
     embedder = make_embedder(stage.runtime.settings)
     searching = Recall(embedder)
     async with stage.runtime.pool.connection() as conn:
-        found = await searching.search(conn, Scope("default", "t"), query, 1)
+        turns = await searching.search(conn, Scope("default", "t"), query, 1)
     await embedder.close()
-    return found, searching.degraded
+    return turns, searching.degraded
 
 
 def embedded_texts(model: OpenAIServer) -> list[str]:
@@ -70,9 +70,9 @@ async def test_vectors_appear_by_events_with_what_they_cost(play: Play, model: O
         assert (embedded.model, embedded.dimensions, len(embedded.chunk_ids)) == ("small", 64, 3)
         assert (usage.purpose, usage.calls) == ("embedding", 1)
         assert await vectors(stage, "small") == 3
-        found, degraded = await recall(stage, "sister boats")
+        turns, degraded = await recall(stage, "sister boats")
         assert degraded is None
-        assert found[0].parts.keys() >= {"dense"}
+        assert turns[0].parts.keys() >= {"dense"}
     assert "[8 May 2023] user: I ran a marathon in Lisbon." in embedded_texts(model)
 
 
@@ -115,9 +115,9 @@ async def test_another_model_embeds_everything_again_and_words_find_it_meanwhile
         await stage.until("chunks_embedded", 1)
     model.dimensions = 32
     async with play("projectors", embedding_model="large") as stage:
-        found, _ = await recall(stage, "Where is the dentist?")
-        assert found[0].text == SAID[2]
-        assert found[0].parts.get("dense", 0.0) == 0.0
+        turns, _ = await recall(stage, "Where is the dentist?")
+        assert turns[0].text == SAID[2]
+        assert turns[0].parts.get("dense", 0.0) == 0.0
     async with play(embedding_model="large") as stage:
         embedded = await stage.until("chunks_embedded", 2)
         assert (embedded[1].model, embedded[1].dimensions) == ("large", 32)
@@ -133,8 +133,8 @@ async def test_other_dimensions_under_the_same_name_are_refused_and_words_still_
     model.dimensions = 32
     async with play() as stage:
         await say(stage, said=["A new cat called Miso."])
-        found, degraded = await recall(stage, "marathon")
-        assert found[0].text == SAID[0]
+        turns, degraded = await recall(stage, "marathon")
+        assert turns[0].text == SAID[0]
         assert "dimensions" in (degraded or "")
         assert await vectors(stage, "small") == 3
 
@@ -148,8 +148,8 @@ async def test_while_the_embedding_server_is_down_words_find_and_later_the_vecto
         model.stop()
         await say(stage, said=["A new cat called Miso."])
         await stage.runtime.wait_until_projected()
-        found, degraded = await recall(stage, "the cat Miso")
-        assert found[0].text == "A new cat called Miso."
+        turns, degraded = await recall(stage, "the cat Miso")
+        assert turns[0].text == "A new cat called Miso."
         assert degraded is not None
         assert degraded.startswith("keyword search only: ")
         model.start()

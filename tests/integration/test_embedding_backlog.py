@@ -39,8 +39,8 @@ def model() -> Iterator[OpenAIServer]:
 @pytest.fixture
 def play(nats_url: str, database_url: str, model: OpenAIServer) -> Play:
     """Plays only projectors; tests embed explicitly."""
-    given = {"embedding_base_url": model.url, "embedding_model": "small"}
-    return player(nats_url, database_url, ("projectors",), **given)
+    settings = {"embedding_base_url": model.url, "embedding_model": "small"}
+    return player(nats_url, database_url, ("projectors",), **settings)
 
 
 async def say(stage: Stage, thread: str, *minutes: int) -> None:
@@ -61,7 +61,7 @@ async def embed(stage: Stage, threads: list[str] | None = None) -> int:
 async def pending(stage: Stage, model: str = "small", limit: int = 10) -> list[str]:
     """Returns the next texts to embed, in order."""
     async with stage.runtime.pool.connection() as conn:
-        return [one.text.split(": ")[1] for one in await pending_chunks(conn, model, limit)]
+        return [chunk.text.split(": ")[1] for chunk in await pending_chunks(conn, model, limit)]
 
 
 def texts_of(backlog: Backlog) -> tuple[int, int]:
@@ -199,9 +199,9 @@ async def test_the_backlog_says_that_it_waits_for_projectors_that_are_behind(pla
         assert not (await embedding_backlog(stage.runtime)).waits
     async with play("agent") as stage:
         await stage.runtime.log.append_many([turn(f"{n}") for n in range(LARGE_BATCH)])
-        found = await embedding_backlog(stage.runtime)
-    assert found.document()["waits"]
-    assert found.sentence().endswith(", waits while projectors catch up")
+        backlog = await embedding_backlog(stage.runtime)
+    assert backlog.document()["waits"]
+    assert backlog.sentence().endswith(", waits while projectors catch up")
 
 
 # 20,000 chunks, half of them with a vector of another model, written directly because only their number matters.
@@ -221,13 +221,13 @@ async def test_counting_a_large_backlog_stops_at_a_limit_and_says_more_than(
         await say(stage, "t", 1)
         await embed(stage)
         await stage.rows(f"WITH many AS ({_MANY} RETURNING 1) SELECT count(*) FROM many")
-        found = await embedding_backlog(stage.runtime)
-        assert (found.chunks, found.more) == (500, True)
-        assert found.texts_per_s
-        assert found.seconds_left == pytest.approx(500 / found.texts_per_s)
-        assert found.sentence().startswith("more than 500 texts without a vector, ")
-        assert found.sentence().count("more than") == 2
-        assert found.document()["more"] is True
+        backlog = await embedding_backlog(stage.runtime)
+        assert (backlog.chunks, backlog.more) == (500, True)
+        assert backlog.texts_per_s
+        assert backlog.seconds_left == pytest.approx(500 / backlog.texts_per_s)
+        assert backlog.sentence().startswith("more than 500 texts without a vector, ")
+        assert backlog.sentence().count("more than") == 2
+        assert backlog.document()["more"] is True
         async with stage.runtime.pool.connection() as conn:
             assert await pending_count(conn, "small") == 20_000
 
@@ -239,9 +239,9 @@ async def test_counting_reads_only_the_index_and_the_counted_rows(play: Play) ->
         await conn.execute("ANALYZE memory_vectors")
         conditions = await _lacking(conn, "small")
         assert len(conditions) == 2
-        for where, given in conditions:
+        for where, parameters in conditions:
             query = f"EXPLAIN (ANALYZE, FORMAT JSON) {_COUNT.format(where=f'{where} AND {_NOT_ERASED}')}"
-            [(plan,)] = await (await conn.execute(query.encode(), {**given, "limit": 500})).fetchall()
+            [(plan,)] = await (await conn.execute(query.encode(), {**parameters, "limit": 500})).fetchall()
             scan = innermost(plan[0]["Plan"])
             assert scan["Node Type"].startswith("Index")
             assert scan["Actual Rows"] == 500

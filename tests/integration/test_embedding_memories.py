@@ -32,13 +32,13 @@ def model() -> Iterator[OpenAIServer]:
 
 @pytest.fixture
 async def play(nats_url: str, database_url: str, model: OpenAIServer) -> Play:
-    given = {"embed_poll_s": 0.1, "embedding_base_url": model.url, "embedding_model": "small"}
-    return player(nats_url, database_url, ROLES, **given)
+    settings = {"embed_poll_s": 0.1, "embedding_base_url": model.url, "embedding_model": "small"}
+    return player(nats_url, database_url, ROLES, **settings)
 
 
 async def remember(stage: Stage, *contents: str, user: str = "ann", **fields: Any) -> list[UUID]:
     memories = Memories(stage.runtime.log, stage.runtime.pool)
-    return [(await memories.remember("default", user, one, **fields)).memory_id for one in contents]
+    return [(await memories.remember("default", user, content, **fields)).memory_id for content in contents]
 
 
 async def embedded(stage: Stage, count: int, model: str = "small") -> None:
@@ -58,8 +58,8 @@ async def test_vectors_come_by_events_with_what_they_cost(play: Play, model: Ope
         await remember(stage, "I like tea", "My sister paints boats")
         await embedded(stage, 2)
         told = await stage.all("memories_embedded", ANN)
-        assert {(one.model, one.dimensions) for one in told} == {("small", 64)}
-        assert sum(len(one.memory_ids) for one in told) == 2
+        assert {(event.model, event.dimensions) for event in told} == {("small", 64)}
+        assert sum(len(event.memory_ids) for event in told) == 2
         [usage, *_] = await stage.all("usage_metered", ANN)
         assert usage.purpose == "embedding"
         assert await stage.all("memories_revised", ANN) == []
@@ -76,7 +76,7 @@ async def test_of_two_equivalent_memories_one_becomes_a_duplicate(play: Play) ->
         assert await state(stage) == [(LIKES, "closed", "duplicate"), (SAME, "valid", None)]
         [revised] = await stage.all("memories_revised", ANN)
         assert revised.similarity > 0.9
-        assert [(one.memory_id, one.replaced_by) for one in revised.intervals] == [(first, second)]
+        assert [(interval.memory_id, interval.replaced_by) for interval in revised.intervals] == [(first, second)]
 
 
 async def test_memories_of_one_batch_are_compared_with_each_other_too(play: Play) -> None:

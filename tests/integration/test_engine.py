@@ -48,9 +48,9 @@ async def test_appended_events_are_visible_in_every_read_model(
 async def test_an_event_repeated_after_the_deduplication_window_is_applied_once(
     log: Log, db: Connection, running_projectors: Runner, settled: Settled
 ) -> None:
-    one = turn("once")
-    body = encode(one)
-    await log.append(one)
+    event = turn("once")
+    body = encode(event)
+    await log.append(event)
     await settled()
     for _ in range(2):
         await log.nc.jetstream().publish("turnlog.default.t.turn_recorded", body)
@@ -84,7 +84,7 @@ async def test_a_batch_is_discarded_if_somebody_else_moved_the_position(log: Log
     await log.append_many([turn("one"), turn("two")])
     at = await positions.load(db, [MESSAGES], LIVE, 0)
     async with log.reader(0, 1) as reader:
-        batch = [incoming(one) async for one in reader.until_caught_up()]
+        batch = [incoming(stored) async for stored in reader.until_caught_up()]
     assert (await apply_batch(db, [MESSAGES], batch, at, 2)).lowest == 2
     with pytest.raises(PositionMoved):
         await apply_batch(db, [MESSAGES], batch, at, 2)
@@ -151,9 +151,15 @@ async def test_lag_counts_pending_and_parked_events(
         await log.append_many([turn(), turn("poison", tokens_in=2**31), turn("behind")])
         await settled("messages")
     await log.append_many([turn(thread="u"), turn(thread="u")])
-    (found,) = await lag(log, db)
-    assert (found.projection, found.position, found.head, found.behind, found.parked) == ("messages", 3, 5, 2, 2)
-    assert not found.stalled
+    (projection_lag,) = await lag(log, db)
+    assert (
+        projection_lag.projection,
+        projection_lag.position,
+        projection_lag.head,
+        projection_lag.behind,
+        projection_lag.parked,
+    ) == ("messages", 3, 5, 2, 2)
+    assert not projection_lag.stalled
 
 
 async def test_parked_events_are_read_once_for_the_lag_of_all_projections(log: Log, db: Connection) -> None:
@@ -165,7 +171,10 @@ async def test_parked_events_are_read_once_for_the_lag_of_all_projections(log: L
     )
     await db.execute("ANALYZE dead_letters")
     async with db.transaction():
-        assert {one.projection: one.parked for one in await lag(log, db)} == {"messages": 1_000, "checkpoints": 0}
+        assert {progress.projection: progress.parked for progress in await lag(log, db)} == {
+            "messages": 1_000,
+            "checkpoints": 0,
+        }
         read = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'dead_letters'"
         assert await rows(db, read) == [(1_000,)]
 
@@ -214,8 +223,8 @@ async def test_a_wrong_database_url_is_reported_in_plain_words() -> None:
 async def test_a_session_has_utc_and_compiles_no_statement(database_url: str) -> None:
     async with await connect(database_url) as own, connection_pool(database_url) as pool, pool.connection() as pooled:
         for conn in (own, pooled):
-            found = await conn.execute("SELECT setting, source FROM pg_settings WHERE name IN ('TimeZone', 'jit')")
-            assert sorted(await found.fetchall()) == [("UTC", "client"), ("off", "client")]
+            cursor = await conn.execute("SELECT setting, source FROM pg_settings WHERE name IN ('TimeZone', 'jit')")
+            assert sorted(await cursor.fetchall()) == [("UTC", "client"), ("off", "client")]
 
 
 async def test_large_events_are_projected_in_a_thread_outside_the_event_loop(

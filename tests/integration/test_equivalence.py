@@ -56,7 +56,7 @@ def made(data: object) -> Make:
 
 def chunk_ids(thread: str) -> tuple[str, ...]:
     turns = [turn(word, role, thread) for word in WORDS for role in ("user", "assistant")]
-    return tuple(chunk.id for one in turns for chunk in chunks(recorded(stored(one, 1))))
+    return tuple(chunk.id for turn in turns for chunk in chunks(recorded(stored(turn, 1))))
 
 
 TURNS: st.SearchStrategy[Make] = st.builds(
@@ -108,13 +108,13 @@ class Model:
     texts: dict[str, list[object]] = field(default_factory=dict)
     waiting: set[str] = field(default_factory=set)
 
-    def add(self, one: Event) -> None:
-        if one.thread in self.waiting:
+    def add(self, added: Event) -> None:
+        if added.thread in self.waiting:
             return
-        if isinstance(one.data, TurnRecorded):
-            self.texts.setdefault(one.thread, []).append(one.data.content)
-        elif isinstance(one.data, ThreadDeleted | Erased):
-            self.texts.pop(one.thread, None)
+        if isinstance(added.data, TurnRecorded):
+            self.texts.setdefault(added.thread, []).append(added.data.content)
+        elif isinstance(added.data, ThreadDeleted | Erased):
+            self.texts.pop(added.thread, None)
 
 
 @dataclass(slots=True)
@@ -131,16 +131,18 @@ class Chaos:
     task: "asyncio.Task[None] | None" = None
 
     async def event(self, thread: str, make: Make) -> None:
-        one = make(self.prefix + thread)
-        await self.log.append(one)
-        self.published.append(one)
-        self.model.add(one)
+        added = make(self.prefix + thread)
+        await self.log.append(added)
+        self.published.append(added)
+        self.model.add(added)
 
     async def again(self, which: int) -> None:
         """Stores the same event under another message id, like a retry after the deduplication window."""
         if self.published:
-            one = self.published[which % len(self.published)]
-            await self.log.nc.jetstream().publish(publish_subject("default", one.thread, one.type), encode(one))
+            published = self.published[which % len(self.published)]
+            await self.log.nc.jetstream().publish(
+                publish_subject("default", published.thread, published.type), encode(published)
+            )
 
     async def bad(self, thread: str) -> None:
         subject = publish_subject("default", self.prefix + thread, "turn_recorded")
@@ -220,9 +222,9 @@ async def test_after_any_mix_of_crashes_and_redeliveries_every_table_equals_a_fr
                 await getattr(chaos, kind)(*arguments)
             await settled()
     assert await unlike_a_rebuild(log, database_url) == {}
-    found: dict[str, list[object]] = {}
+    contents: dict[str, list[object]] = {}
     for thread, content in await rows(
         db, "SELECT thread_id, content FROM messages WHERE starts_with(thread_id, %s) ORDER BY seq", chaos.prefix
     ):
-        found.setdefault(thread, []).append(content)
-    assert found == {thread: texts for thread, texts in chaos.model.texts.items() if texts}
+        contents.setdefault(thread, []).append(content)
+    assert contents == {thread: texts for thread, texts in chaos.model.texts.items() if texts}

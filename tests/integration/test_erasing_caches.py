@@ -29,7 +29,7 @@ async def test_the_vector_of_words_in_another_persons_item_is_kept(
     said = ["of ann alone", "ann's memory, bob's item", "bob's memory, ann's item"]
     alone, in_item, in_memory = said
     await cached_vectors(db, said)
-    await log.append_many([*(recorded(one) for one in said[:2]), embedded(*said[:2])])
+    await log.append_many([*(recorded(text) for text in said[:2]), embedded(*said[:2])])
     await log.append_many([recorded(in_memory, user="bob"), embedded(in_memory, user="bob")])
     await settled("memories")
     await db.execute(ITEM, ("store/bob", hashed(in_item)))

@@ -47,8 +47,8 @@ class State(MessagesState):
 )
 async def room(request: Any, tmp_path: Path, nats_url: str, database_url: str) -> AsyncIterator[Stage]:
     settings = Settings(home=tmp_path, nats_url=nats_url, database_url=database_url, kek=request.param)
-    async with on_stage(settings, ["projectors"]) as found:
-        yield found
+    async with on_stage(settings, ["projectors"]) as opened:
+        yield opened
 
 
 def saver_of(stage: Stage) -> TurnlogSaver:
@@ -65,10 +65,10 @@ def graph_of(saver: TurnlogSaver) -> Any:
 
 async def say(saver: TurnlogSaver, user: str) -> list[str]:
     """Lets bob set a topic and a plan, or ann say something; returns the messages of the graph."""
-    given: dict[str, Any] = {"messages": [HumanMessage(SECRET)]}
+    values: dict[str, Any] = {"messages": [HumanMessage(SECRET)]}
     if user == "bob":
-        given = {"messages": [HumanMessage("bob says hello")], "topic": TOPIC, "plan": {"on": TOPIC}}
-    return texts(await graph_of(saver).ainvoke(given, config(user_id=user)))
+        values = {"messages": [HumanMessage("bob says hello")], "topic": TOPIC, "plan": {"on": TOPIC}}
+    return texts(await graph_of(saver).ainvoke(values, config(user_id=user)))
 
 
 def texts(values: Any) -> list[str]:
@@ -80,7 +80,7 @@ async def state(saver: TurnlogSaver) -> Any:
 
 
 async def ids(saver: TurnlogSaver) -> list[str]:
-    return [one.checkpoint["id"] async for one in saver.alist(config())]
+    return [saved.checkpoint["id"] async for saved in saver.alist(config())]
 
 
 async def table_rows(stage: Stage) -> dict[str, Any]:
@@ -105,10 +105,12 @@ async def test_a_shared_thread_goes_on_from_the_newest_whole_checkpoint(room: St
     receipt = await erase(room, "ann", [SECRET])
     assert receipt.hits == {}
     assert await ids(saver_of(room)) == whole
-    assert [one.config["configurable"]["checkpoint_id"] for one in await history(graph_of(saver_of(room)))] == whole
-    found = await state(saver_of(room))
-    assert texts(found) == left
-    assert not left or (found["topic"], found["plan"]) == (TOPIC, {"on": TOPIC})
+    assert [
+        saved_state.config["configurable"]["checkpoint_id"] for saved_state in await history(graph_of(saver_of(room)))
+    ] == whole
+    values = await state(saver_of(room))
+    assert texts(values) == left
+    assert not left or (values["topic"], values["plan"]) == (TOPIC, {"on": TOPIC})
     live = await table_rows(room)
     assert await rebuilt(room) == live
 
@@ -143,19 +145,19 @@ async def test_a_late_checkpoint_is_readable_without_the_erased_persons_data(roo
     saver = saver_of(room)
     for user in ("bob", "ann"):
         await say(saver if shared else saver_of(room), user)
-    known = {one.id for one in await room.events()}
+    known = {event.id for event in await room.events()}
     await say(saver if shared else saver_of(room), "bob")
-    late = [one for one in await room.events() if one.id not in known]
+    late = [event for event in await room.events() if event.id not in known]
     await erase(room, "ann", [SECRET])
-    await room.runtime.log.append_many([anew(one) for one in late if one.type.startswith("checkpoint")])
+    await room.runtime.log.append_many([anew(event) for event in late if event.type.startswith("checkpoint")])
 
-    found = await state(saver_of(room))
-    assert texts(found) == [*(ONE if shared else []), "bob says hello", "I saw 5"]
-    assert (found["topic"], found["plan"]) == (TOPIC, {"on": TOPIC})
+    values = await state(saver_of(room))
+    assert texts(values) == [*(ONE if shared else []), "bob says hello", "I saw 5"]
+    assert (values["topic"], values["plan"]) == (TOPIC, {"on": TOPIC})
     assert len(await history(graph_of(saver_of(room)))) == 6
     live = await table_rows(room)
     assert await rebuilt(room) == live
-    assert await say(saver_of(room), "bob") == [*texts(found), "bob says hello", f"I saw {len(texts(found)) + 1}"]
+    assert await say(saver_of(room), "bob") == [*texts(values), "bob says hello", f"I saw {len(texts(values)) + 1}"]
 
 
 def anew(event: Event) -> Event:

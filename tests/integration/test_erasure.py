@@ -44,7 +44,9 @@ pytestmark = pytest.mark.slow
 PEOPLE = [f"{name}.{n}@example.org" for n, name in enumerate(("ann", "bob", "cem", "dan", "eve", "fay", "gil"), 1)]
 PEOPLE += ["李雷", "hal", "ivy"]
 ERASED, OTHERS, TURNS = PEOPLE[0], PEOPLE[1:], 17
-TABLES = sorted({table.name for one in PROJECTIONS for table in one.tables if "thread_id" in table.columns})
+TABLES = sorted(
+    {table.name for projection in PROJECTIONS for table in projection.tables if "thread_id" in table.columns}
+)
 
 
 @contextlib.contextmanager
@@ -54,16 +56,16 @@ def quiet(label: str) -> Iterator[OnProgress]:
 
 @pytest.fixture
 async def stage(home: Path) -> AsyncIterator[Stage]:
-    async with on_stage(Settings(home=home, nats_url=None, database_url=None), ["projectors", "analytics"]) as found:
-        yield found
+    async with on_stage(Settings(home=home, nats_url=None, database_url=None), ["projectors", "analytics"]) as opened:
+        yield opened
 
 
 @pytest.fixture
 async def room(tmp_path: Path, nats_url: str, database_url: str) -> AsyncIterator[Stage]:
     """Yields a stage on external servers, whose files turnlog does not see."""
-    given = Settings(home=tmp_path, nats_url=nats_url, database_url=database_url, kek=SecretStr(KEK))
-    async with on_stage(given, ["projectors"]) as found:
-        yield found
+    settings = Settings(home=tmp_path, nats_url=nats_url, database_url=database_url, kek=SecretStr(KEK))
+    async with on_stage(settings, ["projectors"]) as opened:
+        yield opened
 
 
 async def plan_of(stage: Stage, user: str = ERASED, strings: Sequence[str] = ()) -> Plan:
@@ -110,7 +112,7 @@ async def hits(stage: Stage, strings: Sequence[str]) -> dict[str, int]:
     await scan_buckets(stage.runtime.log, search_strings, scan)
     await scan_stream(stage.runtime.log, search_strings, scan, lambda done, total: None)
     files = [("file", path) for path in stage.runtime.settings.home.rglob("*") if path.is_file()]
-    kept = [one for one in files if "postgres" not in one[1].parts]
+    kept = [file for file in files if "postgres" not in file[1].parts]
     scan_files(kept, search_strings, scan, lambda done, total: None)
     return scan.hits
 
@@ -119,7 +121,7 @@ async def hits(stage: Stage, strings: Sequence[str]) -> dict[str, int]:
 async def test_one_of_ten_is_erased_while_the_others_talk(stage: Stage) -> None:
     runtime = stage.runtime
     stories = [conversation(user, TURNS, minutes) for minutes, user in enumerate(PEOPLE)]
-    interleaved = [one for part in zip(*stories, strict=True) for one in part]
+    interleaved = [event for part in zip(*stories, strict=True) for event in part]
     half = len(interleaved) // 2
     old = await Log.connect(runtime.nats_url, runtime.settings.stream)  # without keys, like an old version
     await old.append_many(interleaved[:half])
@@ -178,7 +180,7 @@ async def test_an_erasure_that_was_killed_anywhere_is_run_again_to_the_same_end(
         receipt = await erase(room, user, secrets(user, 2))
         assert receipt.hits == {}, step
         assert await hits(room, secrets(user, 2)) == {}, step
-        erased = [one for one in await room.events(f"talk-{user}") if one.type == "erased"]
+        erased = [event for event in await room.events(f"talk-{user}") if event.type == "erased"]
         assert len(erased) == 1, step
 
 
@@ -209,7 +211,7 @@ async def test_a_second_erasure_counts_only_what_it_destroys(room: Stage) -> Non
     assert (first.data.keys_destroyed, first.data.counts["rows of messages"]) == (1, 1)
     async with room.runtime.pool.connection() as conn:
         waiting = await pending_chunks(conn, "small", 10)
-        assert [one.user for one in waiting] == ["bob"], "a vector of nothing would make ann a new key"
+        assert [person.user for person in waiting] == ["bob"], "a vector of nothing would make ann a new key"
         assert await pending_count(conn, "small") == 1
     second = await erase(room, "ann")
     assert (second.data.keys_destroyed, second.data.counts) == (0, {"shared threads rebuilt": 1})

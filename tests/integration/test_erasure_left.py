@@ -61,8 +61,8 @@ def play(nats_url: str, database_url: str, tmp_path: Path) -> Play:
 
 @pytest.fixture
 async def room(play: Play) -> AsyncIterator[Stage]:
-    async with play("projectors") as found:
-        yield found
+    async with play("projectors") as opened:
+        yield opened
 
 
 async def test_vectors_of_texts_without_rows_are_removed_from_the_cache(room: Stage) -> None:
@@ -144,9 +144,9 @@ async def test_a_session_deleted_during_the_search_does_not_hide_others(
         keys = type(await bucket()).keys
 
         async def and_one_goes(self: Any, *args: Any) -> Any:
-            found = await keys(self, *args)
+            session_keys = await keys(self, *args)
             await self.purge(first)
-            return found
+            return session_keys
 
         monkeypatch.setattr(type(await bucket()), "keys", and_one_goes)
         scan = Scan()
@@ -166,12 +166,12 @@ async def test_data_derived_from_a_shared_thread_is_removed_and_receipts_without
     ]
     await room.runtime.log.append_many([event(data, user="bob") for data in derived])
     await room.runtime.wait_until_projected()
-    given = await give(room, "bob", (await context_of(room.runtime, "default", "t", user="bob")).receipt)
+    bucket_key = await give(room, "bob", (await context_of(room.runtime, "default", "t", user="bob")).receipt)
     assert (await erase(room, strings=["Lisbon bakery"])).hits == {}
-    assert given not in [key async for key, _ in bucket_entries(room.runtime.log, RECEIPT_BUCKET)]
-    kinds = [one.type for one in await room.events("t")]
+    assert bucket_key not in [key async for key, _ in bucket_entries(room.runtime.log, RECEIPT_BUCKET)]
+    kinds = [event.type for event in await room.events("t")]
     assert kinds == ["turn_recorded", "turn_recorded", "answer_receipt"]
-    assert [one.tiers[0].topics for one in await room.all("answer_receipt")] == [()]
+    assert [receipt.tiers[0].topics for receipt in await room.all("answer_receipt")] == [()]
     assert await rows_with_bakery(room) == {}
 
 
@@ -186,7 +186,7 @@ async def test_an_error_text_that_quotes_the_person_is_removed_and_others_stay(r
     plain = failed.model_copy(update={"error": "model-refused: no such model"})
     await room.runtime.log.append_many([user_turn(BAKERY), event(failed, user="ann"), event(plain, user="ann")])
     assert (await erase(room)).hits == {}
-    assert [one.error for one in await room.all("usage_metered")] == [plain.error]
+    assert [usage.error for usage in await room.all("usage_metered")] == [plain.error]
 
 
 async def test_a_common_thread_name_is_not_personal(room: Stage) -> None:

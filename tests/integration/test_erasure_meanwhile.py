@@ -57,21 +57,21 @@ def model() -> Iterator[SlowServer]:
 
 @pytest.fixture
 def play(nats_url: str, database_url: str, model: SlowServer, tmp_path: Path) -> Play:
-    given = {"api_base_url": model.url, "api_key": SecretStr(model.key), "extract_max_age_s": 0.0, "home": tmp_path}
-    return player(nats_url, database_url, ["projectors", "reactors"], **given, archive_threads_after_days=30)
+    settings = {"api_base_url": model.url, "api_key": SecretStr(model.key), "extract_max_age_s": 0.0, "home": tmp_path}
+    return player(nats_url, database_url, ["projectors", "reactors"], **settings, archive_threads_after_days=30)
 
 
 @pytest.fixture
 async def room(play: Play) -> AsyncIterator[Stage]:
-    async with play("projectors") as found:
-        yield found
+    async with play("projectors") as opened:
+        yield opened
 
 
 async def paid(stage: Stage, purpose: str, thread: str = "t") -> None:
     """Waits until a model's work is finished; a reactor records its cost last."""
 
     async def is_metered() -> bool:
-        return any(one.purpose == purpose for one in await stage.all("usage_metered", thread))
+        return any(usage.purpose == purpose for usage in await stage.all("usage_metered", thread))
 
     await eventually(is_metered)
     await stage.runtime.wait_until_projected()
@@ -218,5 +218,5 @@ async def test_two_erasures_of_one_person_at_once_both_end_well(room: Stage) -> 
     reach = erasure_reach(room.runtime.settings)
     plans = [await plan_erasure(room.runtime, "default", "ann", reach) for _ in range(2)]
     receipts = await asyncio.gather(*(erase_person(room.runtime, plan, reach) for plan in plans))
-    assert [one.hits for one in receipts] == [{}, {}]
+    assert [receipt.hits for receipt in receipts] == [{}, {}]
     assert await room.rows("SELECT DISTINCT user_id FROM messages") == [("bob",)]

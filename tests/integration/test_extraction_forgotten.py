@@ -52,6 +52,6 @@ async def test_a_turn_with_a_forgotten_memory_is_not_extracted_again(
             await Memories(log, pool).forget("default", "ann", by_rule.memory.id)
         await log.append_many([user_turn(LONG[language], 2)])
         await stage.until("memories_extracted", 2, ANNS)  # by the rules and by the model
-        found = {one.memory.content for one in await stage.all("memory_recorded", ANNS)}
-    late = {one["content"] for one in LATER[language][is_forgotten:]}
-    assert found == {by_rule.memory.content} | late
+        contents = {event.memory.content for event in await stage.all("memory_recorded", ANNS)}
+    late = {later["content"] for later in LATER[language][is_forgotten:]}
+    assert contents == {by_rule.memory.content} | late

@@ -21,11 +21,11 @@ async def test_every_stored_memory_quotes_its_turn_few_are_duplicates_and_none_i
     nats_url: str, database_url: str
 ) -> None:
     async with player(nats_url, database_url, ("projectors",))() as stage:
-        found = await stored_quality(stage.runtime, [load_sample()])
-    assert len(found.memories) >= 15
-    assert found.with_quote == 1.0
-    assert found.duplicates < 0.02
-    assert found.of_others == 0.0
+        quality = await stored_quality(stage.runtime, [load_sample()])
+    assert len(quality.memories) >= 15
+    assert quality.with_quote == 1.0
+    assert quality.duplicates < 0.02
+    assert quality.of_others == 0.0
 
 
 async def test_a_turn_is_read_without_its_images_and_as_far_as_its_words_are_used(
@@ -40,7 +40,7 @@ async def test_a_turn_is_read_without_its_images_and_as_far_as_its_words_are_use
     await settled()
     first, second = await user_turns(db, "default", "t", "ann", ["user"], UTC, 0, 9, 4)
     assert first.content == "hell"
-    assert [(one["type"], one.get("text") or one["content"]) for one in second.content] == [
+    assert [(part["type"], part.get("text") or part["content"]) for part in second.content] == [
         ("text", "I li"),
         ("tool_result", "It r"),
     ]

@@ -76,9 +76,9 @@ async def test_the_day_of_a_memory_follows_the_configured_timezone(play: Play, m
         told = [user_turn(text).model_copy(update={"time": last_of_may}) for text in words]
         await stage.runtime.log.append_many(told)
         await stage.rest(NAME)
-        found = sorted(await stored_memories(stage))
+        memories = sorted(await stored_memories(stage))
         sources: Any = await stage.rows("SELECT valid_from, sources -> 0 ->> 'said_at' FROM memories")
-    assert found == [
+    assert memories == [
         ("Plan: go to Spain next month (2026-07)", "valid"),
         ("计划下个月（2026-07）去西班牙旅行", "valid"),
     ]
@@ -113,7 +113,7 @@ async def test_the_model_gets_a_batch_of_words_and_its_finds_are_recorded_with_t
         await stage.until("entities_found", 1, ANN_THREAD)
         [recorded] = await stage.all("memory_recorded", ANN_THREAD)
         [done] = await extractions_of_stage(stage, "llm")
-        [spent] = [one for one in await stage.all("usage_metered", ANN_THREAD) if one.purpose == "extraction"]
+        [spent] = [usage for usage in await stage.all("usage_metered", ANN_THREAD) if usage.purpose == "extraction"]
         entities = await stage.rows("SELECT type, name, attributes, relations FROM entities")
         cache = await stage.rows("SELECT tenant, user_id, thread_id FROM model_cache WHERE response::text ~ 'bakery'")
     [asked] = model.extractions()
@@ -265,7 +265,7 @@ async def test_while_the_model_is_down_the_rules_part_is_stored_and_the_rest_com
         await stage.until("memory_recorded", 1, ANN_THREAD)
         assert ("Lives in Berlin", "valid") in await stored_memories(stage)
         await stage.until("memory_recorded", 2, ANN_THREAD)
-        assert {one.error for one in await extractions_of_stage(stage, "llm")} == {None}
+        assert {extraction.error for extraction in await extractions_of_stage(stage, "llm")} == {None}
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ async def test_an_answer_in_another_format_is_requested_again_and_then_recorded_
         await stage.until("memories_extracted", 2, ANN_THREAD)
         [done] = await extractions_of_stage(stage, "llm")
         assert await stored_memories(stage) == [("Lives in Berlin", "valid")]
-        [failed] = [one for one in await stage.all("usage_metered", ANN_THREAD) if one.error]
+        [failed] = [usage for usage in await stage.all("usage_metered", ANN_THREAD) if usage.error]
     assert done.error is not None and done.error.startswith("model-bad-answer")
     assert failed.purpose == "extraction"
 

@@ -33,14 +33,14 @@ async def test_statements_of_a_user_become_memories_that_quote_the_turn(offline:
         await stage.rest(NAME)
         recorded: list[MemoryRecorded] = await stage.all("memory_recorded", ANN_THREAD)
         [done] = await extractions_of_stage(stage, "rules")
-        turns = {one.id: one.data.content for one in await stage.events() if one.type == "turn_recorded"}
+        turns = {event.id: event.data.content for event in await stage.events() if event.type == "turn_recorded"}
         entities = await stage.rows("SELECT type, name, user_id FROM entities")
-    found = {one.memory.content: one.memory for one in recorded}
-    assert set(found) == {"Name is Ann", "Lives in Berlin", "对花生过敏"}
-    for one in found.values():
-        [source] = one.sources
+    memories = {event.memory.content: event.memory for event in recorded}
+    assert set(memories) == {"Name is Ann", "Lives in Berlin", "对花生过敏"}
+    for memory in memories.values():
+        [source] = memory.sources
         assert source.quote in turns[source.event_id]
-    assert (found["Name is Ann"].dedupe_key, found["Name is Ann"].origin) == ("name", "rule")
+    assert (memories["Name is Ann"].dedupe_key, memories["Name is Ann"].origin) == ("name", "rule")
     assert (done.from_seq, done.through_seq, done.stored, done.error) == (seqs[0], seqs[-1], 3, None)
     assert entities == [("PLACE", "Berlin", "ann")]
 
@@ -176,9 +176,9 @@ async def test_turns_of_a_user_who_disabled_memory_are_never_extracted(offline: 
         await set_preferences(*place, {}, ["enable_memory"])
         await append_texts(stage, "I live in Rome.")
         await extract_memories(stage.runtime, "default", "t")
-        found = [content for content, *_ in await stage.rows("SELECT content FROM memories")]
-    assert len(found) == 1
-    assert "Rome" in found[0]
+        contents = [content for content, *_ in await stage.rows("SELECT content FROM memories")]
+    assert len(contents) == 1
+    assert "Rome" in contents[0]
 
 
 async def test_without_the_setting_nothing_is_extracted(offline: Play) -> None:

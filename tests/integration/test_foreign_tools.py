@@ -49,7 +49,9 @@ class Desk:
         return str(result.value["error"])
 
     def schema(self, name: str) -> dict[str, Any]:
-        [schema] = [one["function"] for one in self.registry.schemas(self.agent) if one["function"]["name"] == name]
+        [schema] = [
+            schema["function"] for schema in self.registry.schemas(self.agent) if schema["function"]["name"] == name
+        ]
         return dict(schema)
 
 
@@ -120,8 +122,8 @@ async def test_an_agent_uses_the_tools_of_an_mcp_server_and_a_cut_result_is_mark
 
 
 async def test_hints_of_an_mcp_server_say_which_tools_write_and_the_teams_file_overrides_them(ledger: Path) -> None:
-    given = {"writes": ["find_parts"], "repeatable": ["order_parts"]}
-    async with by_url(ledger, **given) as source, using(source) as desk:
+    options = {"writes": ["find_parts"], "repeatable": ["order_parts"]}
+    async with by_url(ledger, **options) as source, using(source) as desk:
         known = {name: desk.registry[name] for name in OF_SHOP}
     assert {name for name, tool in known.items() if tool.writes} == {"find_parts", "order_parts"}
     assert {name for name, tool in known.items() if not tool.repeatable} == {"find_parts"}
@@ -170,9 +172,9 @@ async def test_a_server_that_never_answers_keeps_nobody_waiting(monkeypatch: pyt
     monkeypatch.setattr(tools, "CONNECT_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}/mcp"
-        given: dict[str, Any] = {"command": ["sleep", "600"]} if way == "command" else {"url": address}
+        options: dict[str, Any] = {"command": ["sleep", "600"]} if way == "command" else {"url": address}
         async with asyncio.timeout(60):
-            async with using(McpTools("silent", McpServer(tools=["find_parts"], **given), "/")) as desk:
+            async with using(McpTools("silent", McpServer(tools=["find_parts"], **options), "/")) as desk:
                 assert desk.registry.schemas(desk.agent) == []
 
 
@@ -233,8 +235,8 @@ def url(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def service(url: str, **more: Any) -> HttpTools:
     names = {"list_parts": "listParts", "move_parts": "moveParts", "go": "goElsewhere"}
-    given = {"document": f"{url}/openapi.json", "tools": names, "auth_env": "WAREHOUSE_TOKEN", **more}
-    return HttpTools("warehouse", HttpService(**given), "/")
+    options = {"document": f"{url}/openapi.json", "tools": names, "auth_env": "WAREHOUSE_TOKEN", **more}
+    return HttpTools("warehouse", HttpService(**options), "/")
 
 
 async def test_an_agent_uses_the_operations_of_an_http_service(url: str, warehouse: Warehouse) -> None:
@@ -305,7 +307,7 @@ async def test_a_document_may_be_a_file_and_name_no_server(
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "said"),
+    ("options", "error", "said"),
     [
         ({"tools": ["fly"]}, InvalidTool, "has no operation fly; it has goElsewhere, listParts, moveParts"),
         ({"document": "http://127.0.0.1:9/openapi.json"}, Unavailable, "cannot be fetched"),
@@ -314,10 +316,10 @@ async def test_a_document_may_be_a_file_and_name_no_server(
     ],
 )
 async def test_a_service_without_a_usable_document_says_so(
-    url: str, given: dict[str, Any], error: type[Exception], said: str
+    url: str, options: dict[str, Any], error: type[Exception], said: str
 ) -> None:
-    document = given.get("document", "/openapi.json")
-    source = service(url, **given | {"document": url + document if document.startswith("/") else document})
+    document = options.get("document", "/openapi.json")
+    source = service(url, **options | {"document": url + document if document.startswith("/") else document})
     with pytest.raises(error, match=said):
         await source.tools()
     await source.close()

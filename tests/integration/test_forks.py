@@ -59,8 +59,8 @@ FORK = ThreadForked(
 
 @pytest.fixture
 async def play(nats_url: str, database_url: str, model: MemoryServer) -> Play:
-    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model"}
-    return player(nats_url, database_url, ROLES, **given)
+    settings = {"api_base_url": model.url, "api_key": model.key, "model": "test-model"}
+    return player(nats_url, database_url, ROLES, **settings)
 
 
 async def forked(stage: Stage, at: int, new: str = "f", parent: str = "t", **more: Any) -> Forked:
@@ -82,7 +82,7 @@ async def ask(stage: Stage, text: str, thread: str) -> str:
 
 async def but_vectors(stage: Stage, thread: str) -> list[Event]:
     """Returns the thread's events without those of the embedder, which come at any time."""
-    return [one for one in await stage.events(thread) if one.source != EMBEDDER]
+    return [event for event in await stage.events(thread) if event.source != EMBEDDER]
 
 
 async def equal_to_a_rebuild(stage: Stage) -> None:
@@ -185,7 +185,7 @@ async def test_forks_of_forks_go_back_to_the_first_thread(play: Play) -> None:
         assert (early.parent, between.parent, between.at_seq) == ("t", "f", second[0] - 1)
         assert await said(stage, "i") == ["message 1", "message 2"]
         await equal_to_a_rebuild(stage)
-        for projection in (one for one in PROJECTIONS if one.per_thread):
+        for projection in (projection for projection in PROJECTIONS if projection.per_thread):
             await rebuild_thread(stage.runtime.log, stage.runtime.database_url, projection, "default", "g")
         assert await said(stage, "g") == [f"message {n}" for n in (1, 2, 5, 6, 9)]
         await equal_to_a_rebuild(stage)
@@ -288,9 +288,9 @@ async def test_parent_and_fork_answer_and_remember_independently(play: Play, mod
             assert "They cancelled it." not in theirs.summary
             assert mine.pruned_through > seqs[0]
             assert len(await stage.all("history_pruned", "f")) > 0
-            found = await receipts(conn, stage.runtime.log, "default", "f")
-            assert [one[0].event.thread for one in found] == ["t", "f", "f"]
-            for _, receipt in found:
+            recorded_receipts = await receipts(conn, stage.runtime.log, "default", "f")
+            assert [pair[0].event.thread for pair in recorded_receipts] == ["t", "f", "f"]
+            for _, receipt in recorded_receipts:
                 built = await rebuilt(
                     conn, stage.runtime.log, stage.runtime.settings, "default", "f", receipt.as_of_seq
                 )
@@ -311,8 +311,8 @@ async def test_recall_in_a_fork_finds_the_shared_past_and_nothing_that_the_paren
             recall = Recall(None)
             mine = await recall.search(conn, Scope("default", "f"), "marathon", 9)
             theirs = await recall.search(conn, Scope("default", "t"), "marathon", 9)
-    assert {(one.thread, one.seq) for one in mine} == {("t", 1), ("t", 2), ("f", at + 4)}
-    assert {one.seq for one in theirs} == {1, 2, 3, 4}
+    assert {(turn.thread, turn.seq) for turn in mine} == {("t", 1), ("t", 2), ("f", at + 4)}
+    assert {turn.seq for turn in theirs} == {1, 2, 3, 4}
 
 
 async def test_the_past_of_a_fork_reaches_across_the_boundary(play: Play) -> None:
@@ -327,10 +327,10 @@ async def test_the_past_of_a_fork_reaches_across_the_boundary(play: Play) -> Non
         texts = {}
         async with stage.runtime.pool.connection() as conn:
             for at in (seqs[2], seqs[3] + 1, made.seq - 1, made.seq, own[0], own[1]):
-                found = await thread_context(
+                context = await thread_context(
                     conn, stage.runtime.settings, "default", "f", log=stage.runtime.log, as_of_seq=at
                 )
-                texts[at] = [m["content"].removeprefix("message ") for m in found.messages[1:]]
+                texts[at] = [m["content"].removeprefix("message ") for m in context.messages[1:]]
             shared = await thread_context(
                 conn, stage.runtime.settings, "default", "t", log=stage.runtime.log, as_of_seq=seqs[2]
             )

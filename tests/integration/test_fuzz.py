@@ -75,15 +75,15 @@ verify
 
 def honest() -> list[Event]:
     """Returns ann's conversation, and bob's in another tenant, with all derived events."""
-    bobs = [one.model_copy(update={"tenant": TENANT_OF["bob"]}) for one in conversation("bob", 4)]
-    return [one for pair in zip(conversation("ann", 4), bobs, strict=True) for one in pair]
+    bobs = [event.model_copy(update={"tenant": TENANT_OF["bob"]}) for event in conversation("bob", 4)]
+    return [event for pair in zip(conversation("ann", 4), bobs, strict=True) for event in pair]
 
 
 async def told(stage: Stage, events: Sequence[Event], others: Sequence[Hostile]) -> None:
     """Appends the events with hostile messages between them."""
     js, share = stage.runtime.log.nc.jetstream(), len(others) // (len(events) + 1)
-    for at, one in enumerate(others):
-        await js.publish(f"turnlog.{one.subject}", one.body, headers=one.headers)
+    for at, message in enumerate(others):
+        await js.publish(f"turnlog.{message.subject}", message.body, headers=message.headers)
         if at % share == 0 and at // share < len(events):
             await stage.runtime.log.append(events[at // share])
     await stage.runtime.wait_until_projected()
@@ -91,11 +91,11 @@ async def told(stage: Stage, events: Sequence[Event], others: Sequence[Hostile])
 
 async def rows_of_others(stage: Stage) -> dict[str, list[Any]]:
     """Returns every row of ann's and bob's threads. The table usage has no threads, but only they use this provider."""
-    found = {}
+    rows = {}
     for table in (table for projection in PROJECTIONS for table in projection.tables):
         theirs = f"thread_id ~ '{THEIRS}'" if "thread_id" in table.columns else "provider = 'local'"
-        found[table.name] = await stage.rows(f"SELECT t::text FROM {table.name} t WHERE {theirs} ORDER BY 1")
-    return found
+        rows[table.name] = await stage.rows(f"SELECT t::text FROM {table.name} t WHERE {theirs} ORDER BY 1")
+    return rows
 
 
 async def empty(nats_url: str, database_url: str) -> None:
@@ -107,9 +107,9 @@ async def empty(nats_url: str, database_url: str) -> None:
 
 
 async def is_clean(stage: Stage) -> bool:
-    found = await verify_several(stage.runtime.log, stage.runtime.database_url, PROJECTIONS)
-    assert [(one.projection, one.differences) for one in found if not one.clean] == []
-    return {one.projection for one in found} == set(BY_NAME)
+    results = await verify_several(stage.runtime.log, stage.runtime.database_url, PROJECTIONS)
+    assert [(result.projection, result.differences) for result in results if not result.clean] == []
+    return {result.projection for result in results} == set(BY_NAME)
 
 
 async def test_hostile_messages_affect_only_their_own_threads(
@@ -120,20 +120,20 @@ async def test_hostile_messages_affect_only_their_own_threads(
     hostile = [*map(other_content, events[::4]), *part(corpus())]  # the ids are used before and after the events
     play = player(nats_url, database_url, ["projectors"], home=tmp_path)
     async with play() as stage:
-        await told(stage, events, [plain_turn(one) for one in hostile])
+        await told(stage, events, [plain_turn(message) for message in hostile])
         expected = await rows_of_others(stage)
         assert len(expected["messages"]) == 2 * (4 + 1)
     await empty(nats_url, database_url)
     async with play() as stage:
         await told(stage, events, hostile)
-        copies = [other_content(one)._replace(headers=None) for one in events[::4]]
+        copies = [other_content(event)._replace(headers=None) for event in events[::4]]
         await told(stage, [], copies)
         assert await rows_of_others(stage) == expected
         parked = {token for (token,) in await stage.rows("SELECT DISTINCT thread_token FROM dead_letters")}
-        assert parked <= {one.subject.split(".")[1] for one in hostile}
-        assert parked >= {one.subject.split(".")[1] for one in hostile if is_elsewhere(one)}
+        assert parked <= {message.subject.split(".")[1] for message in hostile}
+        assert parked >= {message.subject.split(".")[1] for message in hostile if is_elsewhere(message)}
         async with stage.runtime.pool.connection() as conn:
-            assert {one.behind for one in await lag(stage.runtime.log, conn)} == {0}
+            assert {progress.behind for progress in await lag(stage.runtime.log, conn)} == {0}
         assert await is_clean(stage)
         await every_message_is_shown(stage, len(hostile) + len(events) + len(copies))
         await they_work(COMMANDS, stage, "bob", tmp_path)
@@ -152,10 +152,11 @@ async def test_reactors_the_agent_analytics_and_jobs_work_despite_hostile_messag
     play = player(nats_url, database_url, roles, home=tmp_path, api_base_url=model.url, api_key=model.key, model="m")
     async with play() as stage:
         js = stage.runtime.log.nc.jetstream()
-        for one in part(corpus()):
-            await js.publish(f"turnlog.{one.subject}", one.body)
+        for message in part(corpus()):
+            await js.publish(f"turnlog.{message.subject}", message.body)
         told = [
-            one async for one in ask(stage.runtime, "default", "talk", "Remember that I live in Lisbon.", user="ann")
+            piece
+            async for piece in ask(stage.runtime, "default", "talk", "Remember that I live in Lisbon.", user="ann")
         ]
         assert isinstance(told[-1], Answered)
         for durable in REACTORS:
@@ -170,10 +171,10 @@ async def test_reactors_the_agent_analytics_and_jobs_work_despite_hostile_messag
             assert (await run_job(stage.runtime, job, datetime.now(UTC), no_progress)).errors == 0
 
 
-def is_elsewhere(one: Hostile) -> bool:
+def is_elsewhere(message: Hostile) -> bool:
     """Returns whether the body names another tenant or thread than the subject and a projection handles the type."""
-    handled = any(one.subject.rpartition(".")[2] in projection.handles for projection in PROJECTIONS)
-    return handled and one.name.endswith(("of another tenant", "of another thread"))
+    handled = any(message.subject.rpartition(".")[2] in projection.handles for projection in PROJECTIONS)
+    return handled and message.name.endswith(("of another tenant", "of another thread"))
 
 
 def other_content(honest: Event) -> Hostile:
@@ -187,7 +188,7 @@ async def is_embedded(stage: Stage) -> bool:
     """Returns whether ann's turns and memories have their vectors."""
     query = "SELECT embedding IS NOT NULL FROM {} WHERE tenant = 'default' AND thread_id = '{}'"
     chunks = await stage.rows(query.format("memory_vectors", "talk"))
-    return all(one for (one,) in chunks + await stage.rows(query.format("memories", "memories/ann")))
+    return all(embedded for (embedded,) in chunks + await stage.rows(query.format("memories", "memories/ann")))
 
 
 async def every_message_is_shown(stage: Stage, count: int) -> None:
@@ -199,9 +200,9 @@ async def every_message_is_shown(stage: Stage, count: int) -> None:
 
 
 async def they_work(commands: str, stage: Stage, user: str, folder: Path) -> None:
-    given = stage.runtime.settings
+    settings = stage.runtime.settings
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}
-    servers = {"NATS_URL": str(given.nats_url), "DATABASE_URL": str(given.database_url), "TURNLOG_KEK": KEK}
+    servers = {"NATS_URL": str(settings.nats_url), "DATABASE_URL": str(settings.database_url), "TURNLOG_KEK": KEK}
     environment = {**kept, **servers, "TURNLOG_HOME": str(folder), "TURNLOG_TENANT": TENANT_OF[user]}
     for line in filter(None, commands.split("\n")):
         words = line.replace("THREAD", f"talk-{user}").replace("USER", user).split()

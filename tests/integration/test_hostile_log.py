@@ -44,8 +44,8 @@ SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "user-export.schema.js
 async def stage(nats_url: str, database_url: str, tmp_path: Path) -> AsyncIterator[Stage]:
     """Yields a stage without keys, so that an envelope can be changed by hand."""
     settings = Settings(nats_url=nats_url, database_url=database_url, home=tmp_path)
-    async with on_stage(settings, ["projectors"]) as found:
-        yield found
+    async with on_stage(settings, ["projectors"]) as opened:
+        yield opened
 
 
 async def put(stage: Stage, subject: str, body: bytes) -> int:
@@ -53,9 +53,9 @@ async def put(stage: Stage, subject: str, body: bytes) -> int:
     return (await stage.runtime.log.nc.jetstream().publish(f"turnlog.{subject}", body)).seq
 
 
-def forged(one: Event, **changed: Any) -> bytes:
+def forged(original: Event, **changed: Any) -> bytes:
     """Returns the event's envelope with changed attributes."""
-    return json.dumps({**json.loads(encode(one)), **changed}).encode()
+    return json.dumps({**json.loads(encode(original)), **changed}).encode()
 
 
 async def parked(stage: Stage) -> set[int]:
@@ -66,8 +66,8 @@ async def parked(stage: Stage) -> set[int]:
 @pytest.mark.parametrize("count", [1, 2, FEW + 1])
 async def test_ids_first_published_on_another_thread_are_not_duplicates(stage: Stage, count: int) -> None:
     log, events = stage.runtime.log, [turn(f"honest {number}") for number in range(count)]
-    for one in events[::2]:
-        await forge(log, one.model_copy(update={"thread": "forged"}))
+    for original in events[::2]:
+        await forge(log, original.model_copy(update={"thread": "forged"}))
     assert [done.duplicate for done in await log.append_many(events)] == [False] * count
     assert [done.duplicate for done in await log.append_many(events)] == [True] * count
     assert not await log.append_atomic(events)
@@ -84,14 +84,14 @@ async def test_an_import_is_complete_although_its_ids_were_published_on_another_
 ) -> None:
     file = tmp_path / "said.jsonl"
     file.write_text('{"role": "user", "content": "one"}\n{"role": "user", "content": "two"}\n')
-    given = ImportRequest(file, None, Defaults(tenant="default", thread="t"), embed=False)
-    for batch in prepare_import(given).batches:
-        for one in batch:
-            await forge(stage.runtime.log, one.model_copy(update={"thread": "forged"}))
+    request = ImportRequest(file, None, Defaults(tenant="default", thread="t"), embed=False)
+    for batch in prepare_import(request).batches:
+        for original in batch:
+            await forge(stage.runtime.log, original.model_copy(update={"thread": "forged"}))
     await stage.runtime.wait_until_projected()
     for new, known in ((2, 0), (0, 2)):
         nothing = (no_progress, no_progress, no_progress)
-        report = await import_conversations(stage.runtime, prepare_import(given), *nothing)
+        report = await import_conversations(stage.runtime, prepare_import(request), *nothing)
         assert (report.turns, report.known) == (new, known)
 
 
@@ -108,8 +108,8 @@ async def test_ids_noted_without_their_thread_are_duplicates_in_every_thread(sta
     await stage.twice(first.model_copy(update={"thread": "u"}))
     await stage.runtime.wait_until_projected()
     assert await stage.rows("SELECT seq FROM messages") == [(1,)]
-    found = await verify_several(stage.runtime.log, stage.runtime.database_url, [MESSAGES])
-    assert [one.clean for one in found] == [True]
+    results = await verify_several(stage.runtime.log, stage.runtime.database_url, [MESSAGES])
+    assert [result.clean for result in results] == [True]
 
 
 async def test_a_user_with_an_event_on_an_impossible_thread_can_be_erased(stage: Stage) -> None:
@@ -175,7 +175,9 @@ async def test_an_export_is_complete_and_lists_skipped_events(stage: Stage, tmp_
     jsonschema.validate(document, SCHEMA)
     assert len(document["conversations"][0]["receipts"]) == 2
     assert secret("ann", "said", 1) in json.dumps(document, ensure_ascii=False)
-    assert [(one["seq"], one["type"], one["thread"]) for one in document["passedOver"]] == [(seq, "erased", "talk-ann")]
+    assert [(skipped["seq"], skipped["type"], skipped["thread"]) for skipped in document["passedOver"]] == [
+        (seq, "erased", "talk-ann")
+    ]
     assert "was published on" in document["passedOver"][0]["error"]
 
 
@@ -206,12 +208,12 @@ async def test_a_body_of_ten_thousand_brackets_is_shown_counted_and_passed(stage
     assert await parked(stage) == {seq}
     shown = [(line.stored.seq, line.text()) async for line in tail(runtime, 1, follow=False)]
     assert shown[0][0] == seq and "[[[[" in shown[0][1] and "after it" in shown[1][1]
-    found = await show_dead_letter(runtime, seq)
-    assert found.line.document()["event"].startswith('{"data":[[[')
-    assert "recursion limit" in found.letters[0].error
+    details = await show_dead_letter(runtime, seq)
+    assert details.line.document()["event"].startswith('{"data":[[[')
+    assert "recursion limit" in details.letters[0].error
     async with analytics(runtime):
         await stage.rest("analytics")
-        counted = {one[0] for one in await stage.rows("SELECT type FROM turnlog_analytics.hourly")}
+        counted = {row[0] for row in await stage.rows("SELECT type FROM turnlog_analytics.hourly")}
     assert counted == {"invalid", "turnlog.turn_recorded"}
 
 
@@ -243,8 +245,8 @@ async def test_an_event_that_an_earlier_version_applied_is_parked_by_a_rebuild(s
     await rebuild_several(stage.runtime.log, stage.runtime.database_url, PROJECTIONS)
     assert await parked(stage) == {1}
     assert await stage.rows("SELECT content FROM messages") == [("others go on",)]
-    found = await verify_several(stage.runtime.log, stage.runtime.database_url, PROJECTIONS)
-    assert {one.projection for one in found if one.clean} == set(BY_NAME)
+    results = await verify_several(stage.runtime.log, stage.runtime.database_url, PROJECTIONS)
+    assert {result.projection for result in results if result.clean} == set(BY_NAME)
 
 
 async def test_forged_archive_paths_neither_read_nor_remove_files(stage: Stage, tmp_path: Path) -> None:

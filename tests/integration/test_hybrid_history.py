@@ -63,27 +63,27 @@ class TestWithWords:
     ) -> None:
         await log.append_many(said([DIRECTOR, *SMALL_TALK]))
         await settled()
-        found = await hybrid(db, "Which director did we mention?", top_k=1)
-        assert texts(found) == [*DIRECTOR, *(text for pair in SMALL_TALK[-3:] for text in pair)]
-        assert (found.recalled, len(found.recent)) == ((1, 2), 6)
-        assert found.chunk_ids
+        history = await hybrid(db, "Which director did we mention?", top_k=1)
+        assert texts(history) == [*DIRECTOR, *(text for pair in SMALL_TALK[-3:] for text in pair)]
+        assert (history.recalled, len(history.recent)) == ((1, 2), 6)
+        assert history.chunk_ids
 
     async def test_an_episode_that_repeats_the_newest_turns_is_left_out(
         self, log: Log, db: Connection, settled: Settled
     ) -> None:
         await log.append_many(said([DIRECTOR, *SMALL_TALK[:6], DIRECTOR, SMALL_TALK[6]]))
         await settled()
-        found = await hybrid(db, "Which director did we mention?", top_k=3)
-        assert texts(found).count(DIRECTOR[0]) == texts(found).count(DIRECTOR[1]) == 1
-        assert not {1, 2}.intersection(found.recalled)
+        history = await hybrid(db, "Which director did we mention?", top_k=3)
+        assert texts(history).count(DIRECTOR[0]) == texts(history).count(DIRECTOR[1]) == 1
+        assert not {1, 2}.intersection(history.recalled)
 
     async def test_a_short_answer_to_another_question_is_kept_with_its_question(
         self, log: Log, db: Connection, settled: Settled
     ) -> None:
         await log.append_many(said([("Is Tarkovsky a director?", "Yes."), *SMALL_TALK, ("Shall we go?", "Yes.")]))
         await settled()
-        found = await hybrid(db, "Tarkovsky, the director", top_k=1)
-        assert texts(found)[:2] == ["Is Tarkovsky a director?", "Yes."]
+        history = await hybrid(db, "Tarkovsky, the director", top_k=1)
+        assert texts(history)[:2] == ["Is Tarkovsky a director?", "Yes."]
 
     async def test_everything_is_in_log_order_and_appears_once(
         self, log: Log, db: Connection, settled: Settled
@@ -91,11 +91,11 @@ class TestWithWords:
         films = [(f"A film about the sea, number {n}?", f"Number {n} is called Sea {n}.") for n in range(4)]
         await log.append_many(said([pair for both in zip(films, SMALL_TALK, strict=False) for pair in both]))
         await settled()
-        found = await hybrid(db, "the films about the sea", top_k=3)
-        seqs = [message.seq for message in found.messages]
+        history = await hybrid(db, "the films about the sea", top_k=3)
+        seqs = [message.seq for message in history.messages]
         assert seqs == sorted(set(seqs))
-        assert seqs == [*found.recalled, *found.recent]
-        assert len(found.recalled) >= 4
+        assert seqs == [*history.recalled, *history.recent]
+        assert len(history.recalled) >= 4
 
     async def test_a_thread_shorter_than_the_window_is_given_whole_and_an_empty_one_is_empty(
         self, log: Log, db: Connection, settled: Settled
@@ -111,30 +111,30 @@ class TestWithWords:
         await log.append_many(said([DIRECTOR, *SMALL_TALK]))
         asked = await log.append(turn("Which director did we mention?", minutes=99))
         await settled()
-        found = await hybrid(db, "Which director did we mention?", before_seq=asked.seq)
-        assert {1, 2} <= set(found.recalled)
-        assert asked.seq not in {message.seq for message in found.messages}
+        history = await hybrid(db, "Which director did we mention?", before_seq=asked.seq)
+        assert {1, 2} <= set(history.recalled)
+        assert asked.seq not in {message.seq for message in history.messages}
 
     async def test_chinese_is_recalled_by_its_words(self, log: Log, db: Connection, settled: Settled) -> None:
         film = ("你喜欢哪位导演？", "我喜欢的导演是克里斯托弗·诺兰。")
         weather = [(f"第{n}天天气怎么样？", f"第{n}天有点冷。") for n in range(10)]
         await log.append_many(said([film, *weather]))
         await settled()
-        found = await hybrid(db, "刚才说的那个导演是谁", top_k=1)
-        assert texts(found)[:2] == list(film)
+        history = await hybrid(db, "刚才说的那个导演是谁", top_k=1)
+        assert texts(history)[:2] == list(film)
 
     @pytest.mark.parametrize("results_of", ["tool", "user"])
     async def test_the_window_holds_whole_exchanges_from_the_question_on_with_every_tool_round(
         self, log: Log, db: Connection, settled: Settled, results_of: str
     ) -> None:
-        await log.append_many([one for _ in range(5) for one in looked_up(results_of)])
+        await log.append_many([turn for _ in range(5) for turn in looked_up(results_of)])
         await settled()
         length = len(looked_up(results_of))
         for count in (1, 3, 5, 9):
             shown = min(5, count) * length
-            found = await hybrid(db, "hello", recent_turns=count, top_k=0)
-            assert [message.seq for message in found.messages] == list(range(5 * length - shown + 1, 5 * length + 1))
-            assert found.messages[0].content == "Look it up."
+            history = await hybrid(db, "hello", recent_turns=count, top_k=0)
+            assert [message.seq for message in history.messages] == list(range(5 * length - shown + 1, 5 * length + 1))
+            assert history.messages[0].content == "Look it up."
 
     async def test_people_who_all_speak_as_users_have_two_turns_each(
         self, log: Log, db: Connection, settled: Settled
@@ -159,8 +159,8 @@ class TestWithWords:
         await settled()
         with pytest.raises(InvalidRecall, match=f"{name} is -1; give 0 or more"):
             await hybrid(db, "director", **{name: -1})
-        found = await hybrid(db, "director", **{name: 0})
-        assert not (found.recent if name == "recent_turns" else found.recalled)
+        history = await hybrid(db, "director", **{name: 0})
+        assert not (history.recent if name == "recent_turns" else history.recalled)
 
     async def test_episodes_contain_question_and_answer_or_a_turn_alone(
         self, log: Log, db: Connection, settled: Settled
@@ -187,29 +187,30 @@ class TestWithWords:
     ) -> None:
         await log.append_many(said([("A boat?", "A ship."), DIRECTOR, ("A director?", "Someone."), *SMALL_TALK]))
         await settled()
-        found = await relevant_episodes(db, Recall(None), T, "Who is the director of Stalker?", 2)
-        assert [one.seqs for one in found] == [(3, 4), (5, 6)]
-        assert found[0].score > found[1].score
-        assert relevant_seqs(found) == [3, 4, 5, 6]
+        episodes = await relevant_episodes(db, Recall(None), T, "Who is the director of Stalker?", 2)
+        assert [episode.seqs for episode in episodes] == [(3, 4), (5, 6)]
+        assert episodes[0].score > episodes[1].score
+        assert relevant_seqs(episodes) == [3, 4, 5, 6]
         assert await relevant_episodes(db, Recall(None), T, "director", 0) == []
         older = await relevant_episodes(db, Recall(None), T, "director", 5, before_seq=5)
-        assert [one.seqs for one in older] == [(3, 4), (1, 2)]  # the second is found by the words of its neighbour
+        # the second is found by the words of its neighbour
+        assert [episode.seqs for episode in older] == [(3, 4), (1, 2)]
 
     async def test_a_sentence_said_before_and_in_the_window_is_recalled_from_before_it_alone(
         self, log: Log, db: Connection, settled: Settled
     ) -> None:
         await log.append_many(said([DIRECTOR, *SMALL_TALK, DIRECTOR]))
         await settled()
-        found = await relevant_episodes(db, Recall(None), T, "Who is the director of Stalker?", 3, before_seq=23)
-        assert found[0].seqs == (1, 2)
-        assert all(seq < 23 for one in found for seq in one.seqs)
+        episodes = await relevant_episodes(db, Recall(None), T, "Who is the director of Stalker?", 3, before_seq=23)
+        assert episodes[0].seqs == (1, 2)
+        assert all(seq < 23 for episode in episodes for seq in episode.seqs)
 
     async def test_another_tenant_and_another_thread_stay_out(self, log: Log, db: Connection, settled: Settled) -> None:
         foreign = turn("The director is secret.", tenant="acme")
         await log.append_many([foreign, *said([DIRECTOR], "other"), *said(SMALL_TALK)])
         await settled()
-        found = await hybrid(db, "Who is the director of Stalker?")
-        assert not [text for text in texts(found) if "director" in str(text)]
+        history = await hybrid(db, "Who is the director of Stalker?")
+        assert not [text for text in texts(history) if "director" in str(text)]
 
     async def test_a_pruned_episode_comes_back_into_a_context_that_has_no_room_for_all(
         self, log: Log, db: Connection, settled: Settled
@@ -221,9 +222,9 @@ class TestWithWords:
         relevant = relevant_seqs(await relevant_episodes(db, Recall(None), T, "director of Stalker", 1))
         settings = Settings(model="gpt-4o", context_window=1_000, _env_file=None)
         without = await thread_context(db, settings, "default", "t")
-        found = await thread_context(db, settings, "default", "t", relevant=relevant)
+        context = await thread_context(db, settings, "default", "t", relevant=relevant)
         assert {1, 2}.isdisjoint(item.seq for tier in without.tiers[1:] for item in tier.items)
-        [middle] = [tier for tier in found.receipt.tiers if tier.tier == "2"]
+        [middle] = [tier for tier in context.receipt.tiers if tier.tier == "2"]
         assert middle.turns.spans[:2] == ((1, 1), (2, 2))
 
 
@@ -235,8 +236,8 @@ def model() -> Iterator[OpenAIServer]:
 
 @pytest.fixture
 async def play(nats_url: str, database_url: str, model: OpenAIServer) -> Play:
-    given = {"embed_poll_s": 0.1, "embedding_base_url": model.url, "embedding_model": "small"}
-    return player(nats_url, database_url, ("projectors", "reactors"), **given)
+    settings = {"embed_poll_s": 0.1, "embedding_base_url": model.url, "embedding_model": "small"}
+    return player(nats_url, database_url, ("projectors", "reactors"), **settings)
 
 
 @asynccontextmanager
@@ -250,10 +251,10 @@ async def asked(stage: Stage, query: str) -> AsyncIterator[HybridHistory]:
 async def test_an_agents_context_contains_relevant_turns_and_can_be_rebuilt_from_its_receipt(
     play: Play, model: OpenAIServer
 ) -> None:
-    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "context_window": 1_500}
+    settings = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "context_window": 1_500}
     place = Place(user="ann")
     long = [(f"Day {n} was windy {'and so on ' * 20}", f"The {n}th, yes.") for n in range(30)]
-    async with play("projectors", "agent", **given) as stage:
+    async with play("projectors", "agent", **settings) as stage:
         await stage.runtime.log.append_many(said([DIRECTOR, *long]))
         await answer_to(stage.runtime, place, "Which director did we mention?")
         [receipt] = await stage.all("answer_receipt")
@@ -278,9 +279,9 @@ async def test_an_agents_context_contains_relevant_turns_and_can_be_rebuilt_from
 async def test_an_agent_is_warned_when_no_turn_answers_and_its_context_can_be_rebuilt(
     play: Play, model: OpenAIServer, question: str, line: str | None
 ) -> None:
-    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "context_window": 1_500}
+    options = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "context_window": 1_500}
     long = [(f"Day {n} was windy {'and so on ' * 20}", f"The {n}th, yes.") for n in range(30)]
-    async with play("projectors", "agent", **given) as stage:
+    async with play("projectors", "agent", **options) as stage:
         await stage.runtime.log.append_many(said([DIRECTOR, *long]))
         await answer_to(stage.runtime, Place(user="ann"), question)
         [receipt] = await stage.all("answer_receipt")
@@ -327,13 +328,13 @@ async def test_with_an_embedding_model_vectors_take_part_and_without_it_words_fi
     async with play() as stage:
         await stage.runtime.log.append_many(said([DIRECTOR, *SMALL_TALK]))
         await stage.until("chunks_embedded", 1)
-        async with asked(stage, "Who directed Stalker?") as found:
-            assert found.degraded is None
-            assert found.recalled == (1, 2)
+        async with asked(stage, "Who directed Stalker?") as history:
+            assert history.degraded is None
+            assert history.recalled == (1, 2)
         model.stop()
-        async with asked(stage, "Who directed Stalker?") as found:
-            assert (found.degraded or "").startswith("keyword search only: ")
-            assert found.recalled == (1, 2)
+        async with asked(stage, "Who directed Stalker?") as history:
+            assert (history.degraded or "").startswith("keyword search only: ")
+            assert history.recalled == (1, 2)
 
 
 @pytest.mark.parametrize("blank", ["", " \n\t"])
@@ -343,6 +344,6 @@ async def test_a_blank_question_recalls_nothing_although_some_vector_is_always_t
     async with play() as stage:
         await stage.runtime.log.append_many(said([DIRECTOR, *SMALL_TALK]))
         await stage.until("chunks_embedded", 1)
-        async with asked(stage, blank) as found:
-            assert (found.recalled, found.chunk_ids, found.degraded) == ((), (), None)
-            assert texts(found) == [text for pair in SMALL_TALK[-3:] for text in pair]
+        async with asked(stage, blank) as history:
+            assert (history.recalled, history.chunk_ids, history.degraded) == ((), (), None)
+            assert texts(history) == [text for pair in SMALL_TALK[-3:] for text in pair]

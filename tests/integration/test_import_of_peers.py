@@ -45,7 +45,11 @@ async def test_imported_memories_are_valid_once_and_quote_nobody(
     )
     async with player(nats_url, database_url, ("projectors",), extract=True)() as stage:
         first, again = await imported(stage.runtime, path), await imported(stage.runtime, path)
-        assert (first.memories, first.turns, [one.where[-1] for one in first.rejected]) == (3, 0, ["4", "5"])
+        assert (first.memories, first.turns, [rejection.where[-1] for rejection in first.rejected]) == (
+            3,
+            0,
+            ["4", "5"],
+        )
         assert (again.memories, again.known_memories) == (0, 3)
         rows = await stage.rows(
             "SELECT content, origin, sources, valid_from::date::text FROM memories ORDER BY content"
@@ -54,7 +58,7 @@ async def test_imported_memories_are_valid_once_and_quote_nobody(
             (text, "imported", [], "2026-05-01") for text in ("Has a dog", "I live in Porto", "Is on holiday")
         ]
         held = await list_memories(stage.runtime, "default", "ann")
-        assert {one.content for one in held} == {"Has a dog", "I live in Porto"}
+        assert {remembered.content for remembered in held} == {"Has a dog", "I live in Porto"}
 
 
 async def test_langgraphs_messages_keep_the_time_of_the_checkpoint_that_first_has_them(
@@ -77,9 +81,11 @@ async def test_langgraphs_messages_keep_the_time_of_the_checkpoint_that_first_ha
                 "INSERT INTO checkpoint_blobs VALUES (%s, '', 'messages', %s, %s, %s)", ("t1", version, kind, blob)
             )
     path, format = download(f"{empty_database_url}&options=-c%20search_path%3Dpeer", None, None, None, tmp_path)
-    turns = [one for one in read(path, format) if isinstance(one, ImportedTurn)]
-    assert [(one.thread, one.user, one.data.role, one.data.source_id) for one in turns] == [
+    turns = [turn for turn in read(path, format) if isinstance(turn, ImportedTurn)]
+    assert [(turn.thread, turn.user, turn.data.role, turn.data.source_id) for turn in turns] == [
         ("t1", "ann", role, id_) for id_, role in zip("1234", ("user", "assistant", "tool", "assistant"), strict=True)
     ]
     assert turns[0].time < turns[1].time == turns[3].time
-    assert [(one.name, one.arguments) for one in turns[1].data.tool_calls] == [("look", '{"at": "sea"}')]
+    assert [(tool_call.name, tool_call.arguments) for tool_call in turns[1].data.tool_calls] == [
+        ("look", '{"at": "sea"}')
+    ]

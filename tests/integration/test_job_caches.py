@@ -38,8 +38,8 @@ async def clean(runtime: Runtime, hours: int = 25) -> dict[str, int]:
 
 async def vectors(conn: Connection) -> set[tuple[str, str]]:
     names = {sha256(text.encode()).digest(): text for text in TEXTS}
-    found = await rows(conn, "SELECT model, text_hash FROM embedding_cache")
-    return {(model, names[bytes(text_hash)]) for model, text_hash in found}
+    cached = await rows(conn, "SELECT model, text_hash FROM embedding_cache")
+    return {(model, names[bytes(text_hash)]) for model, text_hash in cached}
 
 
 async def test_vectors_that_no_row_needs_are_deleted_after_a_day(runtime: Runtime, db: Connection) -> None:

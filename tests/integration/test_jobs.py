@@ -59,15 +59,15 @@ def job_of(work: Work) -> Job:
 
 
 async def ran(runtime: Runtime) -> list[JobRan]:
-    found = [recorded.event.data async for recorded in runtime.log.read_thread("default", "jobs/decay")]
-    return [data for data in found if isinstance(data, JobRan)]
+    payloads = [recorded.event.data async for recorded in runtime.log.read_thread("default", "jobs/decay")]
+    return [data for data in payloads if isinstance(data, JobRan)]
 
 
 async def test_a_run_is_an_event_and_its_due_time_is_not_run_again(runtime: Runtime) -> None:
     work = Work()
     assert await run_owed(runtime, job_of(work), DUE + timedelta(hours=1)) is not None
     assert await run_owed(runtime, job_of(work), DUE + timedelta(hours=2)) is None
-    assert [(one.due_at, one.counts) for one in await ran(runtime)] == [(DUE, {"done": 1})]
+    assert [(run.due_at, run.counts) for run in await ran(runtime)] == [(DUE, {"done": 1})]
     async with runtime.pool.connection() as conn:
         assert (await last_runs(conn, "default"))["decay"].due_at == DUE
 
@@ -183,14 +183,16 @@ async def test_the_daily_job_applies_exactly_the_policy(runtime: Runtime) -> Non
     await remember(runtime, "bob", {5: 2, 6: 400})
     policy = Policy()
     async with runtime.pool.connection() as conn:
-        expected = {row.id: fate(row, DUE, policy) for row in [one async for one in policy_rows(conn)]}
+        expected = {row.id: fate(row, DUE, policy) for row in [row async for row in policy_rows(conn)]}
     done = await decay(runtime, DUE, lambda done, total: None)
     await runtime.wait_until_projected()
     async with runtime.pool.connection() as conn:
         kept = dict(await rows(conn, "SELECT id, status FROM memories"))
     assert done == Done({"looked_at": 6, "archived": 1, "deleted": 2, "expired": 0})
-    assert {id_ for id_, one in expected.items() if one == "delete"} == expected.keys() - kept.keys()
-    assert {id_ for id_, one in expected.items() if one == "archive"} == {k for k, v in kept.items() if v == "archived"}
+    assert {id_ for id_, action in expected.items() if action == "delete"} == expected.keys() - kept.keys()
+    assert {id_ for id_, action in expected.items() if action == "archive"} == {
+        k for k, v in kept.items() if v == "archived"
+    }
 
 
 async def test_the_daily_job_run_twice_changes_nothing_more(runtime: Runtime) -> None:
@@ -227,21 +229,21 @@ async def test_statistics_show_the_decayed_memories_and_the_effect_of_the_next_r
     ages = {"ann": (0, 30, 200, 400), "bob": (0,)}
     for user, days in ages.items():
         said = [memory_of(n, valid_from=now - timedelta(days=n), importance=0.9) for n in days]
-        await runtime.log.append_many([memory_event(one, user) for one in said])
-    found = await decay_stats(runtime, "default", "ann")
-    assert found == DecayStats(
+        await runtime.log.append_many([memory_event(memory, user) for memory in said])
+    stats = await decay_stats(runtime, "default", "ann")
+    assert stats == DecayStats(
         total_memories=4,
         archived=0,
         by_tier={"WORKING": 1, "SHORT": 1, "LONG": 2, "ARCHIVE": 0},
         average_importance=pytest.approx((0.9 + 0.6 + 0.1 + 0.1) / 4, abs=0.01),
         average_freshness=pytest.approx((1 + 0.0498) / 4, abs=0.01),
-        next_due_at=found.next_due_at,
+        next_due_at=stats.next_due_at,
         scheduled_for_archive=1,
         scheduled_for_delete=1,
         scheduled_for_expiry=0,
     )
-    assert now < found.next_due_at
-    await decay(runtime, found.next_due_at, lambda done, total: None)
+    assert now < stats.next_due_at
+    await decay(runtime, stats.next_due_at, lambda done, total: None)
     after = await decay_stats(runtime, "default", "ann")
     assert (after.total_memories, after.archived, after.scheduled_for_archive, after.scheduled_for_delete) == (
         *(3, 1),

@@ -86,7 +86,7 @@ async def test_after_a_rotation_in_another_process_the_new_key_seals_and_the_old
             return await key_of(log, (await log.append(turn("two", user="ann"))).seq) != first
 
         await eventually(is_rotated)
-        assert {text_of(one) for one in await stage.events()} == {"one", "two"}
+        assert {text_of(event) for event in await stage.events()} == {"one", "two"}
         assert await rows(db, "SELECT count(*), count(retired_at) FROM user_keys") == [(2, 1)]
 
 
@@ -223,14 +223,14 @@ def test_the_data_folder_gets_one_kek_that_only_its_owner_reads(tmp_path: Path) 
     settings = Settings(home=tmp_path / "home", database_url=None)
     with ThreadPoolExecutor(8) as pool:
         made = [pool.submit(make_kek, settings) for _ in range(16)]
-        ids = {found.current.id for future in made if (found := future.result())}
+        ids = {created.current.id for future in made if (created := future.result())}
     assert len(ids) == 1
     [path] = (tmp_path / "home").iterdir()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert path.name == "kek"
-    given = keks_of(Settings(home=tmp_path / "home", database_url=None, kek=SecretStr(KEK)))
-    assert given is not None
-    assert [kek.id for kek in given.older] == list(ids)
+    configured = keks_of(Settings(home=tmp_path / "home", database_url=None, kek=SecretStr(KEK)))
+    assert configured is not None
+    assert [kek.id for kek in configured.older] == list(ids)
 
 
 @pytest.mark.parametrize("text", ["abc", "", "ä" * 32, "A" * 43])

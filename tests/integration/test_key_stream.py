@@ -38,16 +38,16 @@ def play(nats_url: str, database_url: str) -> Play:
     return player(nats_url, database_url, ["projectors"])
 
 
-def sealed_with(key_id: str, one: Event, spaced: bool = False) -> bytes:
-    body = {**json.loads(encode(one)), "sealed": base64.b64encode(bytes(40)).decode(), "sealedkey": key_id}
+def sealed_with(key_id: str, event: Event, spaced: bool = False) -> bytes:
+    body = {**json.loads(encode(event)), "sealed": base64.b64encode(bytes(40)).decode(), "sealedkey": key_id}
     return json.dumps(body, separators=None if spaced else (",", ":")).encode()
 
 
 async def forge(stage: Stage, key_id: str, thread: str, spaced: bool = False) -> None:
     """Publishes a forged key directly to NATS, like any client."""
-    one = turn("Hello.", user="mallory", thread=thread)
+    event = turn("Hello.", user="mallory", thread=thread)
     await stage.runtime.log.nc.publish(
-        publish_subject("default", thread, one.type), sealed_with(key_id, one, spaced), headers={}
+        publish_subject("default", thread, event.type), sealed_with(key_id, event, spaced), headers={}
     )
     await stage.runtime.log.nc.flush()
 
@@ -62,7 +62,7 @@ def stream_of(stage: Stage) -> KeyStream:
 
 async def on_stream(stage: Stage) -> list[KeyRecord]:
     stream = stream_of(stage)
-    return [one async for one in stream.since(0, await stream.head())]
+    return [record async for record in stream.since(0, await stream.head())]
 
 
 async def no_reactor(name: str, stored: Stored) -> None:
@@ -99,7 +99,7 @@ async def test_a_forged_record_on_the_stream_of_keys_issues_and_destroys_nothing
         await stage.runtime.wait_until_projected()
         assert await said(db) == [SECRET]
         assert [seq for seq, _, _ in await parked(db, "messages")] == [2]
-        assert [text_of(one) for one in await stage.events()] == [SECRET]
+        assert [text_of(event) for event in await stage.events()] == [SECRET]
 
 
 async def test_a_sealed_event_does_not_block_a_log_without_encryption(play: Play, db: Connection) -> None:
@@ -118,7 +118,7 @@ async def test_a_running_process_gets_a_row_that_the_table_lost_from_the_stream(
         await destroy_keys(stage.runtime.log, db, "dan")
     async with play() as stage:
         await db.execute("DELETE FROM user_keys WHERE user_id IN ('bob', 'dan')")
-        read = [text_of(one) for one in await stage.events()]
+        read = [text_of(event) for event in await stage.events()]
         assert read == ["I am ann.", "I am bob.", "I am cho.", ERASED]
         assert await rows(db, "SELECT user_id, wrapped IS NULL FROM user_keys ORDER BY user_id") == [
             ("ann", False),
@@ -148,7 +148,7 @@ async def test_while_the_stream_is_missing_a_key_that_the_table_lacks_is_waited_
     async with play() as stage:
         await stage.runtime.wait_until_projected()
         assert await said(db) == [SECRET]
-        assert [one.id for one in await on_stream(stage)] == [str(row[0])]
+        assert [record.id for record in await on_stream(stage)] == [str(row[0])]
 
 
 async def test_an_empty_database_gets_every_key_back_before_anything_is_read(
@@ -162,7 +162,7 @@ async def test_an_empty_database_gets_every_key_back_before_anything_is_read(
         messages = await stage.rows("SELECT content #>> '{}' FROM messages ORDER BY seq")
         assert messages == [(SECRET,), (ERASED,)]
         await stage.runtime.log.append(turn("What now?", user="ann"))
-        assert [text_of(one) for one in await stage.events()] == [SECRET, ERASED, "What now?"]
+        assert [text_of(event) for event in await stage.events()] == [SECRET, ERASED, "What now?"]
 
 
 async def test_keys_from_before_there_was_a_stream_of_them_are_copied_at_the_start(play: Play, db: Connection) -> None:
@@ -172,7 +172,7 @@ async def test_keys_from_before_there_was_a_stream_of_them_are_copied_at_the_sta
         await stage.runtime.log.nc.jetstream().delete_stream(KEYS_STREAM)
     await db.execute("UPDATE user_keys SET seq = NULL")
     async with play() as stage:
-        copied = {one.user: one.wrapped is None for one in await on_stream(stage)}
+        copied = {record.user: record.wrapped is None for record in await on_stream(stage)}
     assert copied == {"ann": False, "bob": True}
     assert await rows(db, "SELECT count(*) FROM user_keys WHERE seq IS NULL") == [(0,)]
 
@@ -190,8 +190,8 @@ async def test_a_stream_that_was_lost_or_is_an_older_copy_is_completed_from_the_
         await stream_of(stage).create(stage.runtime.settings.stream)
         await stream_of(stage).put([issued])
     async with play() as stage:
-        assert {one.user: one.wrapped is None for one in await on_stream(stage)} == {"ann": True, "bob": False}
-        assert [text_of(one) for one in await stage.events()] == [ERASED, "I am Bob."]
+        assert {record.user: record.wrapped is None for record in await on_stream(stage)} == {"ann": True, "bob": False}
+        assert [text_of(event) for event in await stage.events()] == [ERASED, "I am Bob."]
 
 
 async def test_a_key_that_was_destroyed_stays_so_when_its_record_comes_again(
@@ -203,8 +203,8 @@ async def test_a_key_that_was_destroyed_stays_so_when_its_record_comes_again(
         await destroy_keys(stage.runtime.log, db, "ann")
         await stream_of(stage).put([issued])
     async with player(nats_url, empty_database_url, ["projectors"])() as stage:
-        assert [text_of(one) for one in await stage.events()] == [ERASED]
-        assert [one.wrapped for one in await on_stream(stage)] == [None]
+        assert [text_of(event) for event in await stage.events()] == [ERASED]
+        assert [record.wrapped for record in await on_stream(stage)] == [None]
 
 
 async def test_a_key_that_cannot_be_put_on_the_stream_is_not_used(play: Play, db: Connection) -> None:
@@ -228,7 +228,7 @@ async def test_after_a_change_of_the_kek_the_stream_has_nothing_under_the_old_on
         assert await rewrap(db, KeyStream(stage.runtime.log.nc, keks(new, kek_old=SecretStr(KEK)))) == 1
         assert await on_stream(stage) == []
     async with player(nats_url, empty_database_url, ["projectors"], kek=SecretStr(new))() as stage:
-        assert [text_of(one) for one in await stage.events()] == [SECRET, ERASED]
+        assert [text_of(event) for event in await stage.events()] == [SECRET, ERASED]
 
 
 async def test_an_older_copy_of_the_table_brings_no_destroyed_key_back(play: Play, db: Connection) -> None:
@@ -239,7 +239,7 @@ async def test_an_older_copy_of_the_table_brings_no_destroyed_key_back(play: Pla
     await db.execute("DELETE FROM user_keys")
     await db.execute("INSERT INTO user_keys SELECT * FROM older")
     async with play() as stage:
-        assert [text_of(one) for one in await stage.events()] == [ERASED]
+        assert [text_of(event) for event in await stage.events()] == [ERASED]
     assert await rows(db, "SELECT wrapped, destroyed_at IS NULL FROM user_keys") == [(None, False)]
 
 
@@ -262,4 +262,4 @@ async def test_a_key_that_both_copies_lost_can_be_given_up_as_the_documentation_
     async with play() as stage:
         await retry_dead_letters(stage.runtime, no_reactor)
         assert await said(db) == [ERASED]
-        assert [one.wrapped for one in await on_stream(stage)] == [None]
+        assert [record.wrapped for record in await on_stream(stage)] == [None]

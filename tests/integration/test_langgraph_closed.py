@@ -23,7 +23,7 @@ def settings(nats_url: str, database_url: str) -> Settings:
 
 
 async def listed(saver: TurnlogSaver) -> list[Any]:
-    return [one async for one in saver.alist(config())]
+    return [saved async for saved in saver.alist(config())]
 
 
 def awaited(saver: TurnlogSaver, store: TurnlogStore) -> Calls:
@@ -69,9 +69,9 @@ def synchronous(saver: TurnlogSaver, store: TurnlogStore) -> Calls:
 async def all_closed(calls: Calls) -> None:
     for call in calls:
         with pytest.raises(LoopClosed, match=r"this Turnlog(Saver|Store) is closed: its `open` block has ended"):
-            found = call()
-            if isinstance(found, Coroutine):
-                await found
+            result = call()
+            if isinstance(result, Coroutine):
+                await result
 
 
 async def test_closed_objects_of_an_event_loop_refuse_every_call(settings: Settings) -> None:

@@ -29,14 +29,14 @@ def registered(saver: TurnlogSaver) -> RegisteredCheckpointer:
 
 def test_turnlog_knows_eight_capabilities_and_the_saver_has_them_all() -> None:
     assert len(Capability) == 8
-    assert set(Capability) == {one for one in Capability if one in _detected()}
+    assert set(Capability) == {capability for capability in Capability if capability in _detected()}
 
 
 def _detected() -> frozenset[Capability]:
     return DetectedCapabilities.from_instance(TurnlogSaver.__new__(TurnlogSaver)).detected
 
 
-@pytest.mark.parametrize("capability", [one.value for one in Capability])
+@pytest.mark.parametrize("capability", [capability.value for capability in Capability])
 async def test_a_capability_conforms(saver: TurnlogSaver, capability: str) -> None:
     report = await validate(registered(saver), capabilities={capability})
     result = report.results[capability]

@@ -25,8 +25,8 @@ Say = Callable[[str], Any]
 
 @pytest.fixture
 async def pool(database_url: str, running_projectors: Runner) -> AsyncIterator[Pool]:
-    async with connection_pool(database_url) as found:
-        yield found
+    async with connection_pool(database_url) as opened:
+        yield opened
 
 
 def gathered(state: Any, writes: Any) -> Any:
@@ -67,7 +67,9 @@ async def test_each_message_of_a_delta_channel_is_one_turn(log: Log, pool: Pool,
         await answering(saver, ANSWERS[at % 2]).ainvoke({"messages": FORMS[name]("go on")}, config())
     expected = [("user", "go on"), ("assistant", "fine")] * 5
     state = await answering(TurnlogSaver(log, pool), ANSWERS[0]).aget_state(config())
-    assert [("user" if one.type == "human" else "assistant", one.text) for one in state.values["messages"]] == expected
+    assert [
+        ("user" if message.type == "human" else "assistant", message.text) for message in state.values["messages"]
+    ] == expected
     assert [(role, _text(content)) for role, content in await turns(db)] == expected
 
 

@@ -33,15 +33,15 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 async def pool(database_url: str, running_projectors: Runner) -> AsyncIterator[Pool]:
-    async with connection_pool(database_url) as found:
-        yield found
+    async with connection_pool(database_url) as opened:
+        yield opened
 
 
 @pytest.fixture
 async def mirror(log: Log, pool: Pool) -> AsyncIterator[MirroredSaver]:
-    found = MirroredSaver(TurnlogSaver(log, pool, allowed=OWN))
-    yield found
-    assert found.reads > 0
+    mirrored = MirroredSaver(TurnlogSaver(log, pool, allowed=OWN))
+    yield mirrored
+    assert mirrored.reads > 0
 
 
 CALL = {"name": "look", "args": {"b": 1.0, "a": [1, True, None], "text": "ü\x00"}, "id": "call-1", "type": "tool_call"}
@@ -152,4 +152,4 @@ async def test_every_kind_of_value_comes_back_exactly(log: Log, pool: Pool, mirr
     await mirror.aput_writes(stored, [("one", value), ("two", [value])], "task", "~path")
     await mirror.aget_tuple(config(checkpoint_ns=""))
     await MirroredSaver(TurnlogSaver(log, pool, allowed=OWN), mirror.reference).aget_tuple(config(checkpoint_ns=""))
-    assert [one async for one in mirror.alist(config())]
+    assert [saved async for saved in mirror.alist(config())]

@@ -34,8 +34,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 async def pool(database_url: str, running_projectors: Runner) -> AsyncIterator[Pool]:
-    async with connection_pool(database_url) as found:
-        yield found
+    async with connection_pool(database_url) as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -83,9 +83,9 @@ async def test_a_saver_can_be_opened_from_settings_for_a_tenant(nats_url: str, d
     settings = Settings(nats_url=nats_url, database_url=database_url)
     async with TurnlogSaver.open(settings, tenant="acme") as saver:
         await chat(saver).ainvoke({"messages": [HumanMessage("hi")]}, config())
-        found = await chat(saver).aget_state(config())
-        assert len(found.values["messages"]) == 2
-        assert len([one async for one in saver.alist(None)]) == 3
+        state = await chat(saver).aget_state(config())
+        assert len(state.values["messages"]) == 2
+        assert len([saved async for saved in saver.alist(None)]) == 3
     async with TurnlogSaver.open(settings) as other:
         assert await other.aget_tuple(config()) is None
 
@@ -102,11 +102,11 @@ async def test_synchronous_methods_work_only_from_other_threads(saver: TurnlogSa
     ):
         with pytest.raises(WrongThread, match=r"await (saver\.a|graph\.a)"):
             refused()
-    found = await asyncio.to_thread(saver.get_tuple, config())
-    assert found == await saver.aget_tuple(config())
+    loaded = await asyncio.to_thread(saver.get_tuple, config())
+    assert loaded == await saver.aget_tuple(config())
     listed = await asyncio.to_thread(lambda: list(saver.list(config(), limit=2)))
-    assert [one.checkpoint["id"] for one in listed] == [
-        one.checkpoint["id"] async for one in saver.alist(config(), limit=2)
+    assert [saved.checkpoint["id"] for saved in listed] == [
+        saved.checkpoint["id"] async for saved in saver.alist(config(), limit=2)
     ]
     await asyncio.to_thread(saver.copy_thread, "t", "copy")
     await asyncio.to_thread(saver.delete_for_runs, ["no such run"])
@@ -120,7 +120,7 @@ async def test_metadata_is_collected_and_cleaned(saver: TurnlogSaver) -> None:
         "configurable": {"thread_id": "t", "checkpoint_ns": "", "__secret": "x", "assistant": "a\x00b"},
         "metadata": {"run_id": "my run"},
     }
-    given: Any = {
+    raw_metadata: Any = {
         "source": "loop",
         "step": 1,
         "score": None,
@@ -130,11 +130,14 @@ async def test_metadata_is_collected_and_cleaned(saver: TurnlogSaver) -> None:
         "error": ValueError("no"),
         "nan": float("nan"),
     }
-    stored = await saver.aput(asked, create_checkpoint(empty_checkpoint(), {}, 1), given, {})
+    stored = await saver.aput(asked, create_checkpoint(empty_checkpoint(), {}, 1), raw_metadata, {})
     expected = {"source": "loop", "step": 1, "score": None, "nul": "abc", "run_id": "my run", "assistant": "ab"}
-    for found in (await saver.aget_tuple(stored), *[one async for one in saver.alist(None, filter={"nul": "abc"})]):
-        assert found is not None
-        metadata: dict[str, Any] = dict(found.metadata)
+    for loaded in (
+        await saver.aget_tuple(stored),
+        *[saved async for saved in saver.alist(None, filter={"nul": "abc"})],
+    ):
+        assert loaded is not None
+        metadata: dict[str, Any] = dict(loaded.metadata)
         assert {key: metadata[key] for key in expected} == expected
         assert metadata["deep"] == {"nul": ["", {"k": [1, [2]]}]}
         assert metadata["message"]["content"] == "hi"
@@ -155,7 +158,7 @@ async def test_filters_and_bounds_over_all_threads(saver: TurnlogSaver) -> None:
         )
 
     async def ids(asked: Any, **more: Any) -> list[Any]:
-        return [one.config async for one in saver.alist(asked, **more)]
+        return [saved.config async for saved in saver.alist(asked, **more)]
 
     assert await ids(None) == stored[::-1]
     assert await ids(None, filter={"step": 1}) == [stored[2], stored[0]]
@@ -179,13 +182,13 @@ async def test_sends_of_old_checkpoints_come_from_their_parents_writes(
         assert before is not None
         assert before.checkpoint["channel_values"] == {}
         for asked in (second, config()):
-            found = await reader.aget_tuple(asked)
-            assert found is not None
-            assert found.checkpoint["channel_values"] == {TASKS: ["send-1", "send-2", "send-3"]}
-            assert TASKS in found.checkpoint["channel_versions"]
+            loaded = await reader.aget_tuple(asked)
+            assert loaded is not None
+            assert loaded.checkpoint["channel_values"] == {TASKS: ["send-1", "send-2", "send-3"]}
+            assert TASKS in loaded.checkpoint["channel_versions"]
     await saver.aput(second, create_checkpoint(first, {}, 2), {}, {})
     await saver.aprune(["t"])
-    assert len([one async for one in saver.alist(config())]) == 1
+    assert len([saved async for saved in saver.alist(config())]) == 1
 
 
 async def test_a_call_of_a_subgraph_goes_with_the_checkpoint_it_began_from(saver: TurnlogSaver) -> None:
@@ -201,7 +204,7 @@ async def test_a_call_of_a_subgraph_goes_with_the_checkpoint_it_began_from(saver
         for _ in range(2):
             await saver.aput(config(checkpoint_ns=ns), {**empty_checkpoint(), "v": 4}, {"parents": {"": root}}, {})
     await saver.aprune(["t"])
-    kept = [one.config["configurable"]["checkpoint_ns"] async for one in saver.alist(config())]
+    kept = [saved.config["configurable"]["checkpoint_ns"] async for saved in saver.alist(config())]
     assert sorted(kept) == ["", "interrupted:2", "running:3", "stays"]
 
 
@@ -212,9 +215,9 @@ async def test_a_refused_prune_changes_nothing(saver: TurnlogSaver) -> None:
         await saver.aprune("ab")
     with pytest.raises(ValueError, match="keep_all"):
         await saver.aprune(["a"], strategy="keep_all")
-    assert len([one async for one in saver.alist(None)]) == 9
+    assert len([saved async for saved in saver.alist(None)]) == 9
     await saver.aprune(["a", "ab"], strategy="delete")
-    assert len([one async for one in saver.alist(None)]) == 3
+    assert len([saved async for saved in saver.alist(None)]) == 3
 
 
 async def test_an_encrypting_serializer_leaves_nothing_unencrypted(log: Log, pool: Pool, db: Connection) -> None:
@@ -294,7 +297,7 @@ async def test_async_methods_may_be_awaited_in_any_event_loop(saver: TurnlogSave
 
     async def elsewhere() -> tuple[list[str], int]:
         result = await graph.ainvoke({"messages": [HumanMessage("two")]}, config())
-        listed = [one async for one in saver.alist(config())]
+        listed = [saved async for saved in saver.alist(config())]
         await saver.adelete_thread("other")
         return [m.content for m in result["messages"]], len(listed)
 
@@ -318,9 +321,9 @@ async def test_one_write_too_large_does_not_take_others_with_it(saver: TurnlogSa
     # The order of concurrent calls is not fixed: calls after the one that is too large are told to run again.
     again = [task for task, error in zip(values, first_tries, strict=True) if isinstance(error, NotWritten)]
     assert [await write(task) for task in again] == [None] * len(again)
-    found = await saver.aget_tuple(stored)
-    assert found is not None
-    assert sorted(found.pending_writes or []) == [("task-1", "a", "first"), ("task-3", "a", "third")]
+    loaded = await saver.aget_tuple(stored)
+    assert loaded is not None
+    assert sorted(loaded.pending_writes or []) == [("task-1", "a", "first"), ("task-3", "a", "third")]
 
 
 @pytest.mark.parametrize("thread", ["", "nul \x00", "x" * 600])

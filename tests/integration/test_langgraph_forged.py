@@ -36,8 +36,8 @@ from turnlog.projectors.engine.engine import Runner
 
 @pytest.fixture
 async def pool(database_url: str, running_projectors: Runner) -> AsyncIterator[Pool]:
-    async with connection_pool(database_url) as found:
-        yield found
+    async with connection_pool(database_url) as opened:
+        yield opened
 
 
 @dataclass
@@ -189,9 +189,9 @@ async def test_a_forged_checkpoint_stays_in_its_thread(log: Log, pool: Pool, tmp
     await publish(log, "t", "channel", values(str(tmp_path / "made"))[NAMES[0]])
     await graph.ainvoke({"messages": [HumanMessage("two")]}, config("other"))
     assert len((await graph.aget_state(config("other"))).values["messages"]) == 4
-    assert {one.config["configurable"]["thread_id"] async for one in saver.alist(None)} == {"other"}
+    assert {saved.config["configurable"]["thread_id"] async for saved in saver.alist(None)} == {"other"}
     with pytest.raises(TypeNotAllowed):
-        [one async for one in saver.alist(config())]
+        [saved async for saved in saver.alist(config())]
     await saver.adelete_thread("t")
     assert await saver.aget_tuple(config()) is None
 
@@ -272,8 +272,8 @@ async def test_a_signature_of_another_secret_or_tenant_counts_as_none(log: Log, 
     await travelling(TurnlogSaver(signing(log), pool)).ainvoke({"plan": Plan(["start"])}, config())
     with pytest.raises(TypeNotAllowed, match="not signed with the secret"):
         await TurnlogSaver(signing(log, b"o"), pool).aget_tuple(config())
-    found = await TurnlogSaver(signing(log, b"o"), pool, allowed=[Plan, Trip, Mood]).aget_tuple(config())
-    assert found is not None
+    loaded = await TurnlogSaver(signing(log, b"o"), pool, allowed=[Plan, Trip, Mood]).aget_tuple(config())
+    assert loaded is not None
     codec, other = (TurnlogSaver(signing(log), pool, tenant)._codec for tenant in ("default", "other"))
     with pytest.raises(TypeNotAllowed):
         other.loads(*codec.dumps(Plan(["x"])))

@@ -28,8 +28,8 @@ WINDOW = 2_000
 
 @pytest.fixture
 async def pool(database_url: str, running_projectors: Runner) -> AsyncIterator[Pool]:
-    async with connection_pool(database_url) as found:
-        yield found
+    async with connection_pool(database_url) as opened:
+        yield opened
 
 
 class Listener(BaseChatModel):
@@ -46,7 +46,7 @@ class Listener(BaseChatModel):
     def bind_tools(self, tools: Any, **options: Any) -> Any:
         return self
 
-    def _generate(self, messages: list[BaseMessage], *given: Any, **options: Any) -> ChatResult:
+    def _generate(self, messages: list[BaseMessage], *args: Any, **options: Any) -> ChatResult:
         self.sent.append(messages)
         made = AIMessage("", tool_calls=[self.calls.pop(0)]) if self.calls else AIMessage("noted")
         return ChatResult(generations=[ChatGeneration(message=made)])
@@ -66,12 +66,12 @@ def agent(saver: TurnlogSaver, model: Listener, window: int = WINDOW) -> Any:
 
 def long_talk() -> list[BaseMessage]:
     """Returns messages of about 8,000 tokens."""
-    found: list[BaseMessage] = []
+    messages: list[BaseMessage] = []
     for number in range(40):
         call = {"name": "look", "args": {"where": f"box {number}"}, "id": f"call {number}", "type": "tool_call"}
-        found += [HumanMessage(f"question {number} " * 10), AIMessage("", tool_calls=[call])]
-        found += [ToolMessage("seen " * 100, tool_call_id=f"call {number}"), AIMessage(f"answer {number} " * 10)]
-    return found
+        messages += [HumanMessage(f"question {number} " * 10), AIMessage("", tool_calls=[call])]
+        messages += [ToolMessage("seen " * 100, tool_call_id=f"call {number}"), AIMessage(f"answer {number} " * 10)]
+    return messages
 
 
 async def test_a_conversation_that_fits_is_sent_unchanged(log: Log, pool: Pool) -> None:
@@ -125,7 +125,7 @@ async def test_a_pruned_state_has_the_summary_though_the_rest_fits(log: Log, poo
     graph = agent(saver, model)
     for text in ("one", "two"):
         await graph.ainvoke({"messages": [HumanMessage(text)]}, config())
-    turns = [found.seq async for found in log.read_thread("default", "t", types=("turn_recorded",))]
+    turns = [recorded.seq async for recorded in log.read_thread("default", "t", types=("turn_recorded",))]
     await summarise(log, pool, turns[1])
     await log.append(event(HistoryPruned(through_seq=turns[1], removed=2, remaining=2)))
     await graph.ainvoke({"messages": [HumanMessage("three")]}, config())
@@ -171,6 +171,8 @@ async def test_two_runs_at_once_in_one_thread_each_answer_their_own_question(log
     runs = [agent(saver, model).ainvoke({"messages": [HumanMessage(text)]}, config()) for text in questions]
     done = await asyncio.gather(*runs)
     assert sorted(messages[-1].text for messages in model.sent) == sorted(questions)
-    assert [[one.text for one in state["messages"][-2:]] for state in done] == [[text, "noted"] for text in questions]
-    said = [one.event.data.content async for one in log.read_thread("default", "t", types=("turn_recorded",))]
+    assert [[message.text for message in state["messages"][-2:]] for state in done] == [
+        [text, "noted"] for text in questions
+    ]
+    said = [recorded.event.data.content async for recorded in log.read_thread("default", "t", types=("turn_recorded",))]
     assert sorted(said) == sorted(["first", *questions, *["noted"] * 3])

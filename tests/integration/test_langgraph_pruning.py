@@ -24,9 +24,9 @@ def saver_of(stage: Stage, prune: bool = True) -> TurnlogSaver:
     return TurnlogSaver(stage.runtime.log, stage.runtime.pool, prune=prune)
 
 
-async def messages(saver: TurnlogSaver, given: Any = None) -> list[BaseMessage]:
-    found: list[BaseMessage] = (await chat(saver).aget_state(given or config())).values["messages"]
-    return found
+async def messages(saver: TurnlogSaver, checkpoint_config: Any = None) -> list[BaseMessage]:
+    state_messages: list[BaseMessage] = (await chat(saver).aget_state(checkpoint_config or config())).values["messages"]
+    return state_messages
 
 
 async def talked(play: Play) -> list[BaseMessage]:
@@ -42,28 +42,28 @@ async def talked(play: Play) -> list[BaseMessage]:
 
 
 async def test_the_state_loses_the_oldest_messages_once_they_are_summarised(play: Play) -> None:
-    given = await talked(play)
+    talk = await talked(play)
     async with play() as stage:
         await stage.until("history_pruned", 1)
-        assert await messages(saver_of(stage)) == given[29:]
-        assert await messages(saver_of(stage, prune=False)) == given
-        kinds = [one.type for one in await stage.events()]
+        assert await messages(saver_of(stage)) == talk[29:]
+        assert await messages(saver_of(stage, prune=False)) == talk
+        kinds = [event.type for event in await stage.events()]
         assert all(kinds.index(kind) < kinds.index("history_pruned") for kind in DERIVED)
 
 
 async def test_the_next_run_goes_on_from_what_is_left_and_records_nothing_twice(play: Play) -> None:
-    given = await talked(play)
+    talk = await talked(play)
     async with play() as stage:
         await stage.until("history_pruned", 1)
         saver, whole = saver_of(stage), saver_of(stage, prune=False)
         await chat(saver).ainvoke({"messages": [HumanMessage("and now?")]}, config())
         after = await messages(saver)
-        assert after[:-2] == given[29:]
+        assert after[:-2] == talk[29:]
         assert [message.content for message in after[-2:]] == ["and now?", "I saw 12"]
         # A saver that prunes nothing shows the content of the checkpoints.
         assert await messages(whole) == after
-        before = next(one for one in await history(chat(whole)) if len(one.values["messages"]) == 40)
-        assert await messages(saver, before.config) == await messages(whole, before.config) == given
+        before = next(state for state in await history(chat(whole)) if len(state.values["messages"]) == 40)
+        assert await messages(saver, before.config) == await messages(whole, before.config) == talk
         await stage.runtime.wait_until_projected()
         async with stage.runtime.pool.connection() as conn:
             assert len(await turns(conn)) == 42

@@ -28,8 +28,8 @@ from turnlog.projectors.engine.writer import Connection
 
 @pytest.fixture
 async def pool(database_url: str, running_projectors: Runner) -> AsyncIterator[Pool]:
-    async with connection_pool(database_url) as found:
-        yield found
+    async with connection_pool(database_url) as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -38,8 +38,8 @@ async def mirror(log: Log, pool: Pool) -> MirroredSaver:
 
 
 async def said(graph: Any) -> list[BaseMessage]:
-    found: list[BaseMessage] = (await graph.aget_state(config())).values["messages"]
-    return found
+    messages: list[BaseMessage] = (await graph.aget_state(config())).values["messages"]
+    return messages
 
 
 def spoil(messages: list[BaseMessage]) -> None:

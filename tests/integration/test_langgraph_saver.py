@@ -33,8 +33,8 @@ from turnlog.projectors.engine.writer import Connection
 
 @pytest.fixture
 async def pool(database_url: str, running_projectors: Runner) -> AsyncIterator[Pool]:
-    async with connection_pool(database_url) as found:
-        yield found
+    async with connection_pool(database_url) as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -44,9 +44,9 @@ async def saver(log: Log, pool: Pool) -> TurnlogSaver:
 
 @pytest.fixture
 async def mirror(saver: TurnlogSaver) -> AsyncIterator[MirroredSaver]:
-    found = MirroredSaver(saver)
-    yield found
-    assert found.reads > 0
+    mirrored = MirroredSaver(saver)
+    yield mirrored
+    assert mirrored.reads > 0
 
 
 async def test_a_conversation_reads_back_and_its_messages_are_turns_once(mirror: MirroredSaver, db: Connection) -> None:

@@ -31,8 +31,8 @@ def stores(nats_url: str, database_url: str) -> Stores:
 @pytest.fixture
 async def store(stores: Stores) -> AsyncIterator[TurnlogStore]:
     """Yields a store without vectors."""
-    async with stores.opened() as found:
-        yield found
+    async with stores.opened() as opened:
+        yield opened
 
 
 async def fill(store: TurnlogStore, *namespaces: tuple[str, ...]) -> None:
@@ -71,10 +71,10 @@ async def test_reads_of_a_call_see_the_state_before_it(store: TurnlogStore) -> N
         SearchOp(("a",)),
         ListNamespacesOp(),
     ]
-    put, put_again, old, new, found, listed = await store.abatch(ops)
+    put, put_again, old, new, searched, listed = await store.abatch(ops)
     assert (put, put_again, new, listed) == (None, None, None, [("a",)])
     assert isinstance(old, Item) and old.value == {"n": 1}
-    assert isinstance(found, list) and keys(found) == ["old"]
+    assert isinstance(searched, list) and keys(searched) == ["old"]
     assert sorted(keys(await store.asearch(("a",)))) == ["new", "old"]
 
 
@@ -93,8 +93,8 @@ async def test_calls_that_come_together_all_get_their_answers(store: TurnlogStor
     """Makes more than a thousand concurrent calls of each kind, on a pool of sixteen connections."""
     count = 1_200
     await asyncio.gather(*(store.aput(("n", str(n % 7)), f"k{n}", {"n": n}) for n in range(count)))
-    found = await asyncio.gather(*(store.aget(("n", str(n % 7)), f"k{n}") for n in range(count)))
-    assert [item.value["n"] for item in found if item] == list(range(count))
+    items = await asyncio.gather(*(store.aget(("n", str(n % 7)), f"k{n}") for n in range(count)))
+    assert [item.value["n"] for item in items if item] == list(range(count))
     await asyncio.gather(*(store.adelete(("n", str(n % 7)), f"k{n}") for n in range(0, count, 2)))
     assert len(await store.asearch(("n",), limit=count)) == count // 2
 
@@ -148,9 +148,9 @@ async def test_without_a_query_the_newest_come_first_by_pages(store: TurnlogStor
     for n in range(5):
         await store.aput(("a", str(n)), f"k{n}", {})
     await store.aput(("a", "1"), "k1", {"again": True})
-    found = await store.asearch(("a",))
-    assert keys(found) == ["k1", "k4", "k3", "k2", "k0"]
-    assert all(type(item) is SearchItem and item.score is None for item in found)
+    items = await store.asearch(("a",))
+    assert keys(items) == ["k1", "k4", "k3", "k2", "k0"]
+    assert all(type(item) is SearchItem and item.score is None for item in items)
     pages = [keys(await store.asearch(("a",), limit=2, offset=offset)) for offset in (0, 2, 4, 6)]
     assert pages == [["k1", "k4"], ["k3", "k2"], ["k0"], []]
     assert await store.asearch(("a",), limit=0) == []
@@ -201,8 +201,8 @@ async def test_filters_compare_fields_of_the_value(store: TurnlogStore) -> None:
         "d": {"o'x": 'say "hi" \\ %s', "tags": "x"},
     }
     await store.abatch([PutOp(("f",), key, value) for key, value in values.items()])
-    for wanted, found in FILTERS:
-        assert "".join(sorted(keys(await store.asearch(("f",), filter=wanted)))) == found, wanted
+    for wanted, expected in FILTERS:
+        assert "".join(sorted(keys(await store.asearch(("f",), filter=wanted)))) == expected, wanted
 
 
 async def test_an_invalid_filter_is_refused(store: TurnlogStore) -> None:
@@ -236,8 +236,8 @@ LISTINGS: list[tuple[dict[str, Any], list[str]]] = [
 async def test_namespaces_are_listed_by_their_labels(store: TurnlogStore) -> None:
     names = ["b.c", "a.b", "a.d.c", "a.b.c", "ab", "a.d.e.c", "é.中"]
     await fill(store, *(tuple(name.split(".")) for name in names))
-    for wanted, found in LISTINGS:
-        assert [".".join(labels) for labels in await store.alist_namespaces(**wanted)] == found, wanted
+    for wanted, expected in LISTINGS:
+        assert [".".join(labels) for labels in await store.alist_namespaces(**wanted)] == expected, wanted
 
 
 async def test_several_conditions_of_one_kind_must_all_hold_and_an_empty_one_holds_always(store: TurnlogStore) -> None:

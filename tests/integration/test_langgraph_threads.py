@@ -28,8 +28,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 async def pool(database_url: str, running_projectors: Runner) -> AsyncIterator[Pool]:
-    async with connection_pool(database_url) as found:
-        yield found
+    async with connection_pool(database_url) as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -39,9 +39,9 @@ async def saver(log: Log, pool: Pool) -> TurnlogSaver:
 
 @pytest.fixture
 async def mirror(saver: TurnlogSaver) -> AsyncIterator[MirroredSaver]:
-    found = MirroredSaver(saver)
-    yield found
-    assert found.reads > 0
+    mirrored = MirroredSaver(saver)
+    yield mirrored
+    assert mirrored.reads > 0
 
 
 async def test_a_second_saver_goes_on_from_what_the_first_wrote(
@@ -64,14 +64,14 @@ async def test_returned_objects_belong_to_the_caller(saver: TurnlogSaver) -> Non
     graph = chat(saver, [AIMessage("reply", additional_kwargs={"a": {"b": 1}}, response_metadata={"x": [1]})])
     await graph.ainvoke({"messages": [HumanMessage("said")]}, config())
     for _ in range(2):
-        found = (await graph.aget_state(config())).values["messages"]
-        assert [m.content for m in found] == ["said", "reply"]
-        assert found[1].additional_kwargs == {"a": {"b": 1}}
-        assert found[1].response_metadata == {"x": [1]}
-        found[0].content = "changed"
-        found[1].additional_kwargs["a"]["b"] = 2
-        found[1].response_metadata["x"].append(2)
-        found.clear()
+        messages = (await graph.aget_state(config())).values["messages"]
+        assert [m.content for m in messages] == ["said", "reply"]
+        assert messages[1].additional_kwargs == {"a": {"b": 1}}
+        assert messages[1].response_metadata == {"x": [1]}
+        messages[0].content = "changed"
+        messages[1].additional_kwargs["a"]["b"] = 2
+        messages[1].response_metadata["x"].append(2)
+        messages.clear()
 
 
 async def test_a_message_changed_in_place_is_stored_as_it_is_now(mirror: MirroredSaver) -> None:
@@ -139,7 +139,7 @@ async def test_a_copy_lives_on_when_its_source_is_deleted(mirror: MirroredSaver,
     before = await history(graph, "source")
     await mirror.saver.acopy_thread("source", "target")
     await mirror.saver.adelete_thread("source")
-    copied = [one async for one in chat(mirror.saver).aget_state_history(config("target"))]
+    copied = [state async for state in chat(mirror.saver).aget_state_history(config("target"))]
     assert [s.values for s in copied] == [s.values for s in before]
     assert [s.metadata for s in copied] == [s.metadata for s in before]
     result = await chat(mirror.saver).ainvoke({"messages": [HumanMessage("three")]}, config("target"))
@@ -173,8 +173,8 @@ async def test_a_thread_costs_as_much_per_turn_when_it_is_long(saver: TurnlogSav
     async for _ in saver.alist(config(), limit=1):
         pass
     for table in ("checkpoint_blobs", "checkpoint_lists", "checkpoint_writes", "checkpoints"):
-        found = await rows(db, f"SELECT pg_column_size(t) FROM {table} t ORDER BY ctid")
-        size = [one for (one,) in found]
+        row_sizes = await rows(db, f"SELECT pg_column_size(t) FROM {table} t ORDER BY ctid")
+        size = [value for (value,) in row_sizes]
         quarter = len(size) // 4
         sizes.append(sum(size))
         assert sum(size[-quarter:]) <= 1.3 * sum(size[:quarter]) + 200, table

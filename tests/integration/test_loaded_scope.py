@@ -148,9 +148,9 @@ async def test_only_new_chunks_are_read_and_other_tasks_run_meanwhile(
     read, random = [0], Random(1)
     facts = Chunks.of
 
-    def counting(**given: object) -> Chunks:
-        read.append(len(given["texts"]))  # type: ignore[arg-type]
-        return facts(**given)  # type: ignore[arg-type]
+    def counting(**columns: object) -> Chunks:
+        read.append(len(columns["texts"]))  # type: ignore[arg-type]
+        return facts(**columns)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Chunks, "of", counting)
     count = 2 * AT_ONCE + 50
