@@ -53,14 +53,14 @@ PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 @asynccontextmanager
 async def everything(serve: Serve, **settings: object) -> AsyncIterator[Api]:
     with MemoryServer() as model:
-        given = {"api_base_url": model.url, "model": "m", **settings}
-        async with serve("reactors", "agent", "analytics", "jobs", **given) as api, measuring(api.runtime):
+        options = {"api_base_url": model.url, "model": "m", **settings}
+        async with serve("reactors", "agent", "analytics", "jobs", **options) as api, measuring(api.runtime):
             yield api
 
 
 async def readiness(client: httpx2.AsyncClient) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = (await client.get("/health/ready")).json()
-    return found
+    report: dict[str, list[str]] = (await client.get("/health/ready")).json()
+    return report
 
 
 async def is_whole(client: httpx2.AsyncClient) -> bool:
@@ -86,7 +86,7 @@ def noted_problems() -> Iterator[set[str]]:
 async def red_then_green(api: Api, client: httpx2.AsyncClient, names: Iterable[str]) -> AsyncIterator[None]:
     """Waits after the block until readiness has shown a fault of all of these loops since the block began, and then
     until no loop has a fault."""
-    missing, shown, found = set(names), set[str](), dict[str, list[str]]()
+    missing, shown, report = set(names), set[str](), dict[str, list[str]]()
 
     async def have_failed() -> bool:
         missing.difference_update(problems, (beat.loop for beat in api.runtime.heartbeats.loops if beat.fault))
@@ -97,8 +97,8 @@ async def red_then_green(api: Api, client: httpx2.AsyncClient, names: Iterable[s
         return bool(shown & set(names))
 
     async def is_green() -> bool:
-        found.update(await readiness(client))
-        return not any(found[part] for part in ("broken", "stuck", "stalled"))
+        report.update(await readiness(client))
+        return not any(report[part] for part in ("broken", "stuck", "stalled"))
 
     with noted_problems() as problems:
         seen = asyncio.create_task(eventually(are_shown))
@@ -109,19 +109,19 @@ async def red_then_green(api: Api, client: httpx2.AsyncClient, names: Iterable[s
     assert shown & set(names)
     with contextlib.suppress(AssertionError):
         await eventually(is_green)
-    assert {part: found[part] for part in ("broken", "stuck", "stalled")} == {"broken": [], "stuck": [], "stalled": []}
+    assert {part: report[part] for part in ("broken", "stuck", "stalled")} == {"broken": [], "stuck": [], "stalled": []}
 
 
 async def running(name: str) -> "list[asyncio.Task[None]]":
     """Returns the task of a loop as soon as it runs. A task of a runtime from an earlier test may still be ending."""
-    found = list[asyncio.Task[None]]()
+    tasks = list[asyncio.Task[None]]()
 
     async def runs() -> bool:
-        found[:] = [task for task in asyncio.all_tasks() if task.get_name() == name]
-        return bool(found)
+        tasks[:] = [task for task in asyncio.all_tasks() if task.get_name() == name]
+        return bool(tasks)
 
     await eventually(runs)
-    return found
+    return tasks
 
 
 def listed_loops() -> set[str]:
@@ -276,8 +276,8 @@ async def test_a_process_that_died_is_missed_until_another_one_plays_its_roles(s
                 "VALUES (%(id)s, %(name)s, %(host)s, %(pid)s, 0, ARRAY['agent'], '[]', clock_timestamp())",
                 {**died, "host": role_processes._host()},
             )
-        found = await ann.get("/health/ready")
-        assert (found.status_code, found.json()["died"]) == (
+        response = await ann.get("/health/ready")
+        assert (response.status_code, response.json()["died"]) == (
             503,
             [f"turnlog worker agent (pid {gone}) died, nobody plays agent"],
         )
@@ -303,7 +303,7 @@ async def test_a_process_without_heartbeats_is_missed_on_any_machine(
 
 async def test_a_blocked_event_loop_is_seen_in_the_metrics_and_by_doctor(serve: Serve) -> None:
     async with serve() as api:
-        beats = {one.loop: one for one in api.runtime.heartbeats.loops}
+        beats = {loop.loop: loop for loop in api.runtime.heartbeats.loops}
 
         async def goes_round() -> bool:
             return beats["event-loop"].slowest_s > 0
@@ -314,9 +314,11 @@ async def test_a_blocked_event_loop_is_seen_in_the_metrics_and_by_doctor(serve: 
         await eventually(goes_round)
         threading.Event().wait(0.65)  # like a callback that computes
         await eventually(is_seen)
-        found = {one.check: one for one in await checkup(api.runtime.settings, lambda: nullcontext(api.runtime))}
-        assert re.search(r"event loop of .* blocked for [0-9,]+ ms", found["processes"].detail)
-        assert found["processes"].warning
+        findings = {
+            finding.check: finding for finding in await checkup(api.runtime.settings, lambda: nullcontext(api.runtime))
+        }
+        assert re.search(r"event loop of .* blocked for [0-9,]+ ms", findings["processes"].detail)
+        assert findings["processes"].warning
         told = REGISTRY.get_sample_value("turnlog_event_loop_lag_seconds_sum")
         assert told is not None and told > 0.15
 

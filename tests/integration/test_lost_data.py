@@ -29,15 +29,15 @@ pytestmark = pytest.mark.slow
 TABLES = sorted({table.name for projection in PROJECTIONS for table in projection.tables})
 
 
-def on(home: Path, **given: SecretStr) -> AbstractAsyncContextManager[Stage]:
-    return on_stage(Settings(home=home, nats_url=None, database_url=None, **given), ["projectors"])
+def on(home: Path, **keys: SecretStr) -> AbstractAsyncContextManager[Stage]:
+    return on_stage(Settings(home=home, nats_url=None, database_url=None, **keys), ["projectors"])
 
 
 async def every_row(stage: Stage) -> dict[str, list[str]]:
     """Returns the rows of each read model table as text."""
     async with stage.runtime.pool.connection() as conn:
         return {
-            name: [one for (one,) in await rows(conn, f"SELECT t::text FROM {name} t ORDER BY 1")] for name in TABLES
+            name: [text for (text,) in await rows(conn, f"SELECT t::text FROM {name} t ORDER BY 1")] for name in TABLES
         }
 
 
@@ -60,7 +60,7 @@ async def test_without_postgres_a_rebuild_gives_every_row_back_and_the_erased_st
         await erase(stage)
         await stage.runtime.wait_until_projected()
         before = await every_row(stage)
-    assert any("bob's said 0" in one for one in before["messages"])
+    assert any("bob's said 0" in message for message in before["messages"])
     await stop(home)
     await asyncio.to_thread(shutil.rmtree, home / "postgres")
 

@@ -22,8 +22,8 @@ from turnlog.projectors.models.memories.lookup import conflicts
 async def mind(
     log: Log, db: Connection, settled: Settled, database_url: str, running_projectors: Runner
 ) -> AsyncIterator[UserMemories]:
-    async with open_user_memories(log, db, settled, database_url) as found:
-        yield found
+    async with open_user_memories(log, db, settled, database_url) as opened:
+        yield opened
 
 
 async def test_forgetting_removes_the_words_of_all_equivalent_memories(mind: UserMemories) -> None:
@@ -32,7 +32,7 @@ async def test_forgetting_removes_the_words_of_all_equivalent_memories(mind: Use
     other = await mind.says("I like tea")
     assert await mind.memories.forget("default", "ann", new) == [old, new]
     assert await mind.holds() == ["I like tea"]
-    assert [(one.content, one.status) for one in (await mind.row(old), await mind.row(new))] == [("", "forgotten")] * 2
+    assert [(row.content, row.status) for row in (await mind.row(old), await mind.row(new))] == [("", "forgotten")] * 2
     for id_ in (old, new):
         with pytest.raises(NotFound):
             await mind.memories.forget("default", "ann", id_)
@@ -69,7 +69,9 @@ async def test_forgetting_more_memories_than_fit_into_one_write_forgets_all(
 ) -> None:
     monkeypatch.setattr(revisions, "MAX_FORGOTTEN_PER_WRITE", 2)
     kept, *others = [await mind.says(f"I like tea number {n}") for n in range(6)]
-    intervals = tuple(Interval(memory_id=one, valid_to=MAY_8, replaced_by=kept, reason="duplicate") for one in others)
+    intervals = tuple(
+        Interval(memory_id=other, valid_to=MAY_8, replaced_by=kept, reason="duplicate") for other in others
+    )
     made = MemoriesCompacted(method="dedupe", members=(kept, *others), kept=kept, intervals=intervals, similarity=0.95)
     await mind.log.append(event(made, thread=ANN))
     await mind.settled("memories")

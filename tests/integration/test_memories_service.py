@@ -33,8 +33,8 @@ NOWHERE = UUID(int=404)
 async def mind(
     log: Log, db: Connection, settled: Settled, database_url: str, running_projectors: Runner
 ) -> AsyncIterator[UserMemories]:
-    async with open_user_memories(log, db, settled, database_url) as found:
-        yield found
+    async with open_user_memories(log, db, settled, database_url) as opened:
+        yield opened
 
 
 async def test_a_memory_is_valid_and_repeating_it_adds_no_other(mind: UserMemories) -> None:
@@ -54,14 +54,14 @@ async def test_users_tenants_and_trials_are_separate(mind: UserMemories) -> None
     assert outcome.what == "recorded"
     assert await mind.holds() == ["I live in Berlin"]
     assert await mind.holds("bob") == ["I live in Rome"]
-    found = await valid_memories(mind.db, "default", memory_thread("ann", "new"), MAY_8)
-    assert [one.content for one in found] == ["I live in Oslo"]
+    memories = await valid_memories(mind.db, "default", memory_thread("ann", "new"), MAY_8)
+    assert [memory.content for memory in memories] == ["I live in Oslo"]
 
 
 async def test_later_candidates_of_a_call_see_the_effects_of_earlier_ones(mind: UserMemories) -> None:
     candidates = [gpa(1, "3.60"), extracted(2, "I like tea"), gpa(3, "3.80", day=1), extracted(4, "I LIKE TEA", day=2)]
     outcomes = await mind.memories.remember_many("default", "ann", candidates)
-    assert [(one.what, one.memory_id.int - 1_000) for one in outcomes] == [
+    assert [(outcome.what, outcome.memory_id.int - 1_000) for outcome in outcomes] == [
         ("recorded", 1),
         ("recorded", 2),
         ("recorded", 3),
@@ -87,8 +87,8 @@ async def test_a_repeated_call_appends_nothing_and_returns_the_same_ids(mind: Us
     first = await mind.memories.remember_many("default", "ann", candidates, extra)
     events = await mind.events()
     again = await mind.memories.remember_many("default", "ann", candidates, extra)
-    assert [one.memory_id for one in again] == [one.memory_id for one in first]
-    assert {one.what for one in again} == {"known"}
+    assert [outcome.memory_id for outcome in again] == [outcome.memory_id for outcome in first]
+    assert {outcome.what for outcome in again} == {"known"}
     assert await mind.events() == events
     progress = await extraction_progress(mind.db, "default", ANN, "t", "rules")
     assert progress is not None
@@ -106,7 +106,7 @@ async def test_a_dropped_trial_can_be_made_again_under_the_same_name(mind: UserM
         [again] = await mind.memories.remember_many("default", "ann", [gpa(1, "3.60")], [looked], "new")
         assert again.what == "known"
         await mind.settled("memories")
-        assert [one.value for one in await valid_memories(mind.db, "default", thread, MAY_8)] == ["3.60"]
+        assert [memory.value for memory in await valid_memories(mind.db, "default", thread, MAY_8)] == ["3.60"]
         progress = await extraction_progress(mind.db, "default", thread, "t", "rules")
         assert progress is not None
         assert progress.found == 1
@@ -132,21 +132,21 @@ async def test_fifty_writers_at_once_lose_nothing(mind: UserMemories) -> None:
     ]
     mind.clock.days(50)
     outcomes = await asyncio.gather(*calls)
-    assert {one.what for pair in outcomes for one in pair} <= {"recorded", "ended"}
+    assert {outcome.what for pair in outcomes for outcome in pair} <= {"recorded", "ended"}
     held = await mind.holds()
     assert len(held) == 51
     assert "GPA is 3.50" in held
     chain = await history(mind.db, "default", ANN, UUID(int=1_150))
-    assert [one.value for one in chain] == [f"3.{n:02}" for n in range(1, 51)]
-    assert [one.valid_to for one in chain[:-1]] == [one.valid_from for one in chain[1:]]
+    assert [memory.value for memory in chain] == [f"3.{n:02}" for n in range(1, 51)]
+    assert [memory.valid_to for memory in chain[:-1]] == [memory.valid_from for memory in chain[1:]]
 
 
 async def test_memories_can_be_asked_for_as_of_any_time(mind: UserMemories) -> None:
     await mind.memories.remember_many("default", "ann", [gpa(1, "3.60"), gpa(2, "3.80", day=10)])
     await mind.settled("memories")
     for day, expected in ((-1, []), (0, ["3.60"]), (9, ["3.60"]), (10, ["3.80"]), (99, ["3.80"])):
-        found = await memories_as_of(mind.db, "default", ANN, MAY_8 + timedelta(days=day))
-        assert [one.value for one in found] == expected
+        memories = await memories_as_of(mind.db, "default", ANN, MAY_8 + timedelta(days=day))
+        assert [memory.value for memory in memories] == expected
 
 
 async def test_a_time_to_live_ends_a_memory_before_the_daily_job_sees_it(mind: UserMemories) -> None:
@@ -162,7 +162,7 @@ async def test_an_edit_replaces_the_memory_that_it_corrects(mind: UserMemories) 
     new = await mind.memories.edit("default", "ann", old, " I live in Bonn ")
     assert await mind.memories.edit("default", "ann", new, "I live in Bonn") == new
     assert await mind.holds() == ["I live in Bonn"]
-    assert [one.content for one in await history(mind.db, "default", ANN, new)] == [
+    assert [memory.content for memory in await history(mind.db, "default", ANN, new)] == [
         "I live in Berlin",
         "I live in Bonn",
     ]
@@ -179,9 +179,9 @@ async def test_a_memory_can_be_reverted_to(mind: UserMemories) -> None:
     third = await mind.memories.edit("default", "ann", second, "I live in Rome")
     await mind.memories.revert("default", "ann", first)
     assert await mind.holds() == ["I live in Berlin"]
-    assert [(await mind.row(one)).closed_reason for one in (second, third)] == ["reverted", "reverted"]
-    found = await memories_as_of(mind.db, "default", ANN, MAY_8 + timedelta(days=1.5))
-    assert [one.content for one in found] == ["I live in Berlin"]
+    assert [(await mind.row(id_)).closed_reason for id_ in (second, third)] == ["reverted", "reverted"]
+    memories = await memories_as_of(mind.db, "default", ANN, MAY_8 + timedelta(days=1.5))
+    assert [memory.content for memory in memories] == ["I live in Berlin"]
     with pytest.raises(NothingToRevert):
         await mind.memories.revert("default", "ann", first)
 
@@ -210,8 +210,8 @@ async def test_two_tenants_may_use_the_same_id(mind: UserMemories) -> None:
     for tenant, city in (("default", "Berlin"), ("other", "Rome")):
         await mind.memories.remember(tenant, "ann", f"I live in {city}", id_=id_)
     await mind.settled("memories")
-    found = await rows(mind.db, "SELECT tenant, content FROM memories ORDER BY tenant")
-    assert found == [("default", "I live in Berlin"), ("other", "I live in Rome")]
+    stored = await rows(mind.db, "SELECT tenant, content FROM memories ORDER BY tenant")
+    assert stored == [("default", "I live in Berlin"), ("other", "I live in Rome")]
 
 
 async def test_the_user_is_asked_and_the_answer_decides(mind: UserMemories) -> None:

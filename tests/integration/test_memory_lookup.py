@@ -53,7 +53,7 @@ FAR = MAY_8 + timedelta(days=999)
 
 
 async def apply(db: Connection, *data: EventData) -> None:
-    events = [recorded(stored(event(one, ANN.thread, user="ann"), seq)) for seq, one in enumerate(data, 1)]
+    events = [recorded(stored(event(change, ANN.thread, user="ann"), seq)) for seq, change in enumerate(data, 1)]
     async with db.transaction():
         await perform(db, MEMORIES.changes(events))
 
@@ -137,8 +137,8 @@ async def test_rivals_are_found_by_key_words_or_id_in_any_status(db: Connection)
         MemoryForgotten(memory_id=UUID(int=2)),
     )
     key = content_key("FACT", "I LIKE TEA")
-    assert [one.id.int for one in await memories_with_keys(db, *HERE, ["gpa"], [])] == [1]
-    assert [one.id.int for one in await memories_with_keys(db, *HERE, ["gpa", "none"], [key], [UUID(int=3)])] == [
+    assert [memory.id.int for memory in await memories_with_keys(db, *HERE, ["gpa"], [])] == [1]
+    assert [memory.id.int for memory in await memories_with_keys(db, *HERE, ["gpa", "none"], [key], [UUID(int=3)])] == [
         1,
         2,
         3,
@@ -168,9 +168,9 @@ async def test_a_valid_memory_is_found_by_key_however_many_ended_after_it(db: Co
         for n in range(2, SAME_KEY_UP_TO + 3)
     ]
     await apply(db, MemoryRecorded(memory=first), *others)
-    found = await memories_with_keys(db, *HERE, ["gpa"], [])
-    assert len(found) == SAME_KEY_UP_TO + 1
-    assert [one.id.int for one in found if one.status == "valid"] == [1]
+    matches = await memories_with_keys(db, *HERE, ["gpa"], [])
+    assert len(matches) == SAME_KEY_UP_TO + 1
+    assert [memory.id.int for memory in matches if memory.status == "valid"] == [1]
 
 
 async def test_a_history_is_the_whole_chain_and_a_family_all_equivalent_memories(db: Connection) -> None:
@@ -181,9 +181,9 @@ async def test_a_history_is_the_whole_chain_and_a_family_all_equivalent_memories
         MemoriesRevised(intervals=tuple(ended(*link) for link in links)),
     )
     for number in (1, 3, 4):
-        assert [one.id.int for one in await history(db, *HERE, UUID(int=number))] == [1, 2, 3, 4]
-    assert [one.id.int for one in await family(db, *HERE, UUID(int=4))] == [2, 3, 4]
-    assert [one.id.int for one in await family(db, *HERE, UUID(int=1))] == [1]
+        assert [memory.id.int for memory in await history(db, *HERE, UUID(int=number))] == [1, 2, 3, 4]
+    assert [memory.id.int for memory in await family(db, *HERE, UUID(int=4))] == [2, 3, 4]
+    assert [memory.id.int for memory in await family(db, *HERE, UUID(int=1))] == [1]
     assert await history(db, *HERE, UUID(int=404)) == []
 
 
@@ -191,20 +191,20 @@ async def test_valid_memories_can_be_read_by_kind_and_in_pages(db: Connection) -
     later = GPA.sources[0].model_copy(update={"said_at": MAY_8 + timedelta(days=1)})
     await apply(db, said(1, kind="PREFERENCE"), said(2, sources=(later,)), said(3, valid_from=FAR))
     now = MAY_8 + timedelta(days=2)
-    assert [one.id.int for one in await valid_memories(db, *HERE, now)] == [2, 1]
-    assert [one.id.int for one in await valid_memories(db, *HERE, now, ["PREFERENCE"])] == [1]
+    assert [memory.id.int for memory in await valid_memories(db, *HERE, now)] == [2, 1]
+    assert [memory.id.int for memory in await valid_memories(db, *HERE, now, ["PREFERENCE"])] == [1]
     [first] = await valid_memories(db, *HERE, now, limit=1)
     behind = last_said([first])
-    assert [one.id.int for one in await valid_memories(db, *HERE, now, limit=1, after=behind)] == [1]
-    assert [one.id.int for one in await memories_as_of(db, *HERE, FAR)] == [2, 3, 1]
+    assert [memory.id.int for memory in await valid_memories(db, *HERE, now, limit=1, after=behind)] == [1]
+    assert [memory.id.int for memory in await memories_as_of(db, *HERE, FAR)] == [2, 3, 1]
 
 
 async def test_pending_rejected_and_forgotten_memories_were_never_valid(db: Connection) -> None:
     raised = MemoryConflictRaised(conflict_id=UUID(int=9), memory=memory(4), against=(UUID(int=1),), question="?")
     await apply(db, said(1), said(2), said(3), raised, MemoryForgotten(memory_id=UUID(int=2)))
     await apply(db, MemoriesRevised(intervals=(ended(3, 1, "rejected"),)))
-    assert [one.id.int for one in await memories_as_of(db, *HERE, MAY_8)] == [1]
-    assert [one.conflict_id.int for one in await conflicts(db, *HERE)] == [9]
+    assert [memory.id.int for memory in await memories_as_of(db, *HERE, MAY_8)] == [1]
+    assert [conflict.conflict_id.int for conflict in await conflicts(db, *HERE)] == [9]
 
 
 async def test_the_nearest_memories_are_valid_and_of_one_kind_and_user(db: Connection) -> None:
@@ -220,7 +220,7 @@ async def test_the_nearest_memories_are_valid_and_of_one_kind_and_user(db: Conne
     )
     ids = [UUID(int=n) for n in range(1, 7)]
     vectors = await cached_vectors(db, *HERE, [*ids, UUID(int=404)], "m")
-    assert sorted(one.int for one in vectors) == [1, 2, 3, 4, 5, 6]
+    assert sorted(id_.int for id_ in vectors) == [1, 2, 3, 4, 5, 6]
     assert np.allclose(vectors[ids[0]], [1, 0, 0.1], atol=1e-3)
     await db.execute(
         "UPDATE memories m SET embedding = c.embedding, embedding_model = 'm' FROM embedding_cache c "
@@ -228,9 +228,9 @@ async def test_the_nearest_memories_are_valid_and_of_one_kind_and_user(db: Conne
     )
     await ensure_neighbour_index(db, memories, "m", 3)
     await ensure_neighbour_index(db, memories, "m", 3)
-    found = await nearest(db, *HERE, ["FACT"], vectors[ids[0]], "m")
-    assert [one.id.int for one, _ in found] == [1, 3, 4]
-    assert [cosine for _, cosine in found] == sorted((cosine for _, cosine in found), reverse=True)
+    neighbours = await nearest(db, *HERE, ["FACT"], vectors[ids[0]], "m")
+    assert [memory.id.int for memory, _ in neighbours] == [1, 3, 4]
+    assert [cosine for _, cosine in neighbours] == sorted((cosine for _, cosine in neighbours), reverse=True)
     assert await nearest(db, "default", "memories/bob", ["FACT"], vectors[ids[0]], "m") == []
 
 

@@ -50,21 +50,21 @@ async def runtime(nats_url: str, database_url: str) -> AsyncIterator[Runtime]:
 
 
 async def contents(runtime: Runtime, limit: int = 100, **which: Any) -> list[str]:
-    return sorted(one.content for one in await list_memories(runtime, *ANN, MemoryFilter(**which), limit))
+    return sorted(memory.content for memory in await list_memories(runtime, *ANN, MemoryFilter(**which), limit))
 
 
 async def test_manual_values_take_precedence_over_the_rules(runtime: Runtime) -> None:
-    given = MemoryInput(
+    memory_input = MemoryInput(
         "My GPA is 3.8", "DECISION", "school", 0.25, SOON, {"from": "form 7", "学期": [1, None], "to": None}
     )
-    made = await remember(runtime, *ANN, given)
+    made = await remember(runtime, *ANN, memory_input)
     [view] = await list_memories(runtime, *ANN)
     assert (view.id, view.kind, view.category, view.importance) == (made.memory_id, "DECISION", "school", 0.25)
     assert (view.expires_at, view.value, view.status, view.user) == (SOON, "3.80", "valid", "ann")
     assert view.metadata == {"from": "form 7", "学期": [1, None], "to": None}
     assert await contents(runtime, as_of=SOON) == []  # although no job has closed it
     assert view.score.tier in ("WORKING", "SHORT", "LONG", "ARCHIVE")
-    again = await remember(runtime, *ANN, given, made.memory_id)
+    again = await remember(runtime, *ANN, memory_input, made.memory_id)
     assert (again.what, again.memory_id) == ("known", made.memory_id)
 
 
@@ -86,8 +86,8 @@ async def test_a_change_appears_in_the_next_list_and_in_the_history(runtime: Run
     await remember(runtime, *ANN, "I have two cats")
     edited = await edit_memory(runtime, *ANN, "two cats", "I have three cats")
     assert (edited.before, await contents(runtime)) == ("I have two cats", ["I have three cats"])
-    found = await memory_history(runtime, "default", None, str(edited.memory))
-    assert [one.content for one in found.history] == ["I have two cats", "I have three cats"]
+    history = await memory_history(runtime, "default", None, str(edited.memory))
+    assert [memory.content for memory in history.history] == ["I have two cats", "I have three cats"]
     rated = await rate_memory(runtime, *ANN, "three cats", 0.25)
     assert (await find_memory(runtime, *ANN, str(rated.memory)[:8])).importance == 0.25
     reverted = await revert_memory(runtime, *ANN, str(edited.replaced))
@@ -129,7 +129,7 @@ async def test_an_open_question_is_listed_and_answered(runtime: Runtime) -> None
     assert (answered.conflict, answered.question) == (question.conflict_id, question.question)
     assert await contents(runtime) == ["I live in Oslo", "My GPA is 3.9"]
     await answer_conflict(runtime, *ANN, "both")
-    assert [one.answer for one in await list_conflicts(runtime, *ANN, answered=True)] == ["new", "both"]
+    assert [conflict.answer for conflict in await list_conflicts(runtime, *ANN, answered=True)] == ["new", "both"]
 
 
 async def test_invalid_input_is_refused_with_the_reason(runtime: Runtime) -> None:
@@ -163,7 +163,7 @@ async def test_forgetting_takes_whole_words_and_lists_what_several_memories_shar
             await forget_memory(runtime, *ANN, part)
     with pytest.raises(AmbiguousMemory) as shared:
         await forget_memory(runtime, *ANN, "like")
-    assert {one["content"] for one in shared.value.candidates} == {"I like tea", "I like cake"}
+    assert {candidate["content"] for candidate in shared.value.candidates} == {"I like tea", "I like cake"}
     assert len(await contents(runtime)) == 4
     for words in ("CORGI", "生日", shared.value.candidates[0]["id"]):
         await forget_memory(runtime, *ANN, words)
@@ -197,7 +197,7 @@ async def test_a_message_forgets_the_one_memory_that_it_names(runtime: Runtime) 
             "Don't forget my cat Tom",
         )
     }
-    done = [one.named[0][1] for one in asked.values() if one and one.done]
+    done = [answer.named[0][1] for answer in asked.values() if answer and answer.done]
     assert done == ["My birthday is May 5", "我的生日是五月三号"]
     several, none, other = list(asked.values())[2:]
     assert several is not None
@@ -241,10 +241,10 @@ async def test_metadata_is_forgotten_with_the_words_and_edited_along(runtime: Ru
     await remember(runtime, *ANN, MemoryInput("Likes rowing", metadata={"by": "coach Lee"}))
     await edit_memory(runtime, *ANN, "rowing", "Likes sculling")
     await runtime.wait_until_projected()
-    assert [one.metadata for one in await list_memories(runtime, *ANN)] == [{"by": "coach Lee"}]
+    assert [memory.metadata for memory in await list_memories(runtime, *ANN)] == [{"by": "coach Lee"}]
     await forget_memory(runtime, *ANN, "sculling")
     await runtime.wait_until_projected()
-    assert {one.metadata for one in await list_memories(runtime, *ANN, MemoryFilter(every=True))} == {None}
+    assert {memory.metadata for memory in await list_memories(runtime, *ANN, MemoryFilter(every=True))} == {None}
     assert await unlike_a_rebuild(runtime.log, runtime.database_url, [MEMORIES]) == {}
 
 

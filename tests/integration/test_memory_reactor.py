@@ -31,8 +31,8 @@ DERIVED = ("topics_tagged", "chunks_embedded", "summary_written", "history_prune
 
 @pytest.fixture
 async def play(nats_url: str, database_url: str, model: MemoryServer) -> Play:
-    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model"}
-    return player(nats_url, database_url, ROLES, **given)
+    settings = {"api_base_url": model.url, "api_key": model.key, "model": "test-model"}
+    return player(nats_url, database_url, ROLES, **settings)
 
 
 @pytest.fixture
@@ -45,8 +45,8 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 def shown(body: dict[str, Any]) -> list[str]:
     """Returns the messages in a request of the reactors."""
     text = body["messages"][1]["content"].removeprefix("<data>\n").removesuffix("\n</data>")
-    found = json.loads(text)
-    return list(found.get("new_messages") or found.get("messages") or [found.get("summary")])
+    request = json.loads(text)
+    return list(request.get("new_messages") or request.get("messages") or [request.get("summary")])
 
 
 async def test_the_first_summary_comes_with_the_thirtieth_message_and_leaves_the_newest_ten_out(
@@ -140,7 +140,7 @@ async def test_pruning_comes_after_topics_vectors_and_summary_and_never_separate
         async with stage.runtime.pool.connection() as conn:
             state = await thread_overview(conn, "default", "t")
             transcript = await thread_messages(conn, "default", "t")
-            found = await Recall(None).search(conn, Scope("default", "t"), "message 7 fruit 7", 1)
+            results = await Recall(None).search(conn, Scope("default", "t"), "message 7 fruit 7", 1)
     assert (pruned.through_seq, pruned.removed, pruned.remaining) == (seqs[30], 31, 179)
     at = next(n for n, r in enumerate(derived) if r.event.type == "history_pruned")
     assert "chunks_embedded" in [r.event.type for r in derived[:at]]  # by this reactor, or by the embedder beside it
@@ -149,7 +149,7 @@ async def test_pruning_comes_after_topics_vectors_and_summary_and_never_separate
     assert batches[at] == batches[at - 1] is not None  # stored together, because no model was called in between
     assert state.count == 179
     assert len(transcript) == 210
-    assert found[0].seq == seqs[6]
+    assert results[0].seq == seqs[6]
 
 
 async def test_everything_delivered_once_more_asks_no_model_and_adds_nothing(play: Play, model: MemoryServer) -> None:
@@ -166,7 +166,7 @@ async def test_everything_delivered_once_more_asks_no_model_and_adds_nothing(pla
 
 
 async def made_by_the_reactor(stage: Stage) -> list[Event]:
-    return [found for found in await stage.events() if found.source == SOURCE]
+    return [event for event in await stage.events() if event.source == SOURCE]
 
 
 async def test_a_crash_after_the_model_answered_costs_no_second_call_and_is_counted_once(
@@ -225,7 +225,7 @@ async def test_while_summaries_fail_answers_come_with_the_old_summary_and_later_
         written = await stage.until("summary_written", 2)
         metered = await stage.all("usage_metered")
     assert written[1].summary.endswith("They booked it.")
-    [error] = [one.error for one in metered if one.error]
+    [error] = [usage.error for usage in metered if usage.error]
     assert error.startswith("model-unavailable" if failure.status == 500 else "model-timed-out")
 
 
@@ -289,8 +289,8 @@ async def test_a_summary_that_repeats_itself_is_replaced_by_a_marked_extract(pla
             ]
         )
         [written] = await stage.until("summary_written", 1)
-        used = [one for one in await stage.all("usage_metered") if one.purpose == "summary"]
+        used = [usage for usage in await stage.all("usage_metered") if usage.purpose == "summary"]
     assert "game" not in written.summary
     assert "- user: My boat number" in written.summary
     assert written.derivation.model == "test-model + offline-extractive"
-    assert [one.calls for one in used] == [2] and len(model.asked("summary")) == 2
+    assert [usage.calls for usage in used] == [2] and len(model.asked("summary")) == 2

@@ -81,8 +81,8 @@ def ann(log: Log, db: Connection, settled: Settled, running_projectors: Runner) 
     return Remembering(log, db, settled)
 
 
-def contents(found: MemoriesFound) -> list[str]:
-    return [one.memory.content for one in found.memories]
+def contents(recalled: MemoriesFound) -> list[str]:
+    return [memory.memory.content for memory in recalled.memories]
 
 
 async def test_the_memory_that_shares_the_rarest_words_comes_first(ann: Remembering) -> None:
@@ -118,10 +118,10 @@ async def test_a_vector_finds_memories_that_the_words_do_not(ann: Remembering) -
     said = [f"note {n} about nothing at all" for n in range(30)] + ["my pet is a small rabbit"]
     await cached_vectors(ann.db, said)
     await ann.given(*(recorded(content) for content in said), embedded(*said))
-    found = await ann.ask("is a small pet", embedder=WordVectors())
-    assert found.degraded is None
-    assert contents(found)[0] == "my pet is a small rabbit"
-    assert found.memories[0].explain()["vector"]["value"] > 0.5
+    recalled = await ann.ask("is a small pet", embedder=WordVectors())
+    assert recalled.degraded is None
+    assert contents(recalled)[0] == "my pet is a small rabbit"
+    assert recalled.memories[0].explain()["vector"]["value"] > 0.5
 
 
 async def test_an_entity_in_the_question_brings_the_memories_about_it(ann: Remembering) -> None:
@@ -131,10 +131,10 @@ async def test_an_entity_in_the_question_brings_the_memories_about_it(ann: Remem
         recorded("He plays the drums"),
         recorded("申请截止日期是一月", entities=("清华大学",)),
     )
-    found = await ann.ask("What does maria lopez play?")
-    assert contents(found)[0] == "She plays the violin"
-    assert found.names == ("Maria Lopez",)
-    assert found.memories[0].explain()["entity"]["value"] == 1.0
+    recalled = await ann.ask("What does maria lopez play?")
+    assert contents(recalled)[0] == "She plays the violin"
+    assert recalled.names == ("Maria Lopez",)
+    assert recalled.memories[0].explain()["entity"]["value"] == 1.0
     assert contents(await ann.ask("清华大学那边怎么样了？"))[0] == "申请截止日期是一月"
 
 
@@ -155,7 +155,7 @@ async def test_a_date_in_the_question_prefers_memories_of_that_time(ann: Remembe
     assert contents(await ann.ask("Where did I travel last March?"))[0] == "I travelled to Rome"
     assert contents(await ann.ask("Where did I travel in May?"))[0] == "I travelled to Oslo"
     assert contents(await ann.ask("五月呢？5月我去了哪里"))[0] == "I travelled to Oslo"
-    assert [one.text for one in (await ann.ask("去年三月")).dates] == ["去年三月"]
+    assert [date.text for date in (await ann.ask("去年三月")).dates] == ["去年三月"]
 
 
 @pytest.mark.parametrize("question", ["What did I buy yesterday?", "昨天我买了什么？"])
@@ -165,7 +165,7 @@ async def test_yesterday_is_the_day_before_in_the_users_timezone(ann: Rememberin
     seven = datetime(2026, 11, 21, 23, tzinfo=UTC)  # this is 07:00 of the 22nd in Shanghai
     there = await ann.ask(question, now=seven, zone=ZoneInfo("Asia/Shanghai"))
     assert contents(there)[0] == "I 买 buy a chair"
-    assert [(one.from_time, one.to_time) for one in there.dates] == [
+    assert [(date.from_time, date.to_time) for date in there.dates] == [
         (datetime(2026, 11, 20, 16, tzinfo=UTC), datetime(2026, 11, 21, 16, tzinfo=UTC))
     ]
     assert contents(await ann.ask(question, now=seven))[0] == "I 买 buy a lamp"
@@ -208,9 +208,9 @@ async def test_one_user_never_sees_another_ones_memories(ann: Remembering) -> No
 
 async def test_the_more_important_of_two_equal_memories_comes_first(ann: Remembering) -> None:
     await ann.given(recorded("I like tea a lot", importance=0.3), recorded("I like tea a bit", importance=0.9))
-    found = await ann.ask("Do I like tea?")
-    assert contents(found) == ["I like tea a bit", "I like tea a lot"]
-    first = found.memories[0].explain()
+    recalled = await ann.ask("Do I like tea?")
+    assert contents(recalled) == ["I like tea a bit", "I like tea a lot"]
+    first = recalled.memories[0].explain()
     assert first["score"] == pytest.approx(first["similarity"] * first["importance"] ** DEFAULT.importance, abs=1e-3)
 
 
@@ -220,17 +220,17 @@ async def test_importance_decays_until_now_and_access_adds_to_it(ann: Rememberin
         recorded("I like tea", then),
         event(MemoriesAccessed(memory_ids=(memory_id("I like tea"),))),
     )
-    (one,) = (await ann.ask("tea")).memories
-    assert one.memory.access_count == 1
-    assert one.explain()["importance"] == round(importance_now(one.memory, NOW, SEED), 4) < 0.8
+    (memory,) = (await ann.ask("tea")).memories
+    assert memory.memory.access_count == 1
+    assert memory.explain()["importance"] == round(importance_now(memory.memory, NOW, SEED), 4) < 0.8
 
 
 async def test_every_part_is_explained_with_its_value_and_weight(ann: Remembering) -> None:
     said = ["I met Ann Lee in Rome"]
     await cached_vectors(ann.db, said)
     await ann.given(recorded(said[0], entities=("Ann Lee",)), embedded(*said), entities(("PERSON", "Ann Lee")))
-    (one,) = (await ann.ask("Where did I meet Ann Lee yesterday?", embedder=WordVectors())).memories
-    shown = one.explain()
+    (memory,) = (await ann.ask("Where did I meet Ann Lee yesterday?", embedder=WordVectors())).memories
+    shown = memory.explain()
     parts = ("words", "vector", "entity", "time")
     assert all(0 <= shown[name]["value"] <= 1 and shown[name]["weight"] > 0 for name in parts)
     total = sum(shown[name]["value"] * shown[name]["weight"] for name in parts)
@@ -256,11 +256,11 @@ async def test_without_the_embedding_model_words_entities_and_dates_still_find(
 ) -> None:
     await cached_vectors(ann.db, ["我喜欢喝茶"])
     await ann.given(recorded("我喜欢喝茶"), embedded("我喜欢喝茶"))
-    found = await ann.ask("昨天说喜欢喝什么？", embedder=embedder)
-    assert contents(found) == ["我喜欢喝茶"]
-    assert found.degraded is not None
-    assert "words, entities and dates only" in found.degraded
-    assert why in found.degraded
+    recalled = await ann.ask("昨天说喜欢喝什么？", embedder=embedder)
+    assert contents(recalled) == ["我喜欢喝茶"]
+    assert recalled.degraded is not None
+    assert "words, entities and dates only" in recalled.degraded
+    assert why in recalled.degraded
 
 
 async def test_an_embedding_model_that_does_not_answer_is_not_waited_for(ann: Remembering) -> None:
@@ -272,9 +272,9 @@ async def test_an_embedding_model_that_does_not_answer_is_not_waited_for(ann: Re
     await cached_vectors(ann.db, ["I like tea"])
     await ann.given(recorded("I like tea"), embedded("I like tea"))
     scope = MemoryScope("default", memory_thread("ann"), NOW)
-    found = await MemoryRecall(Silent(), patience_s=0.01).search(ann.db, scope, "What tea do I like?")
-    assert contents(found) == ["I like tea"]
-    assert "after 0.01 s" in (found.degraded or "")
+    recalled = await MemoryRecall(Silent(), patience_s=0.01).search(ann.db, scope, "What tea do I like?")
+    assert contents(recalled) == ["I like tea"]
+    assert "after 0.01 s" in (recalled.degraded or "")
 
 
 @pytest.mark.parametrize("question", ["tea\0 Maria\0Lopez", "tea \ud800 喜欢\udfff"])
@@ -285,9 +285,9 @@ async def test_a_question_may_contain_characters_that_postgres_refuses(ann: Reme
 
 async def test_memories_that_have_no_vector_yet_are_said_to_have_none(ann: Remembering) -> None:
     await ann.given(recorded("I like tea"))
-    found = await ann.ask("tea", embedder=WordVectors())
-    assert contents(found) == ["I like tea"]
-    assert "yet" in (found.degraded or "")
+    recalled = await ann.ask("tea", embedder=WordVectors())
+    assert contents(recalled) == ["I like tea"]
+    assert "yet" in (recalled.degraded or "")
 
 
 async def test_no_more_than_max_tokens_come_back_and_a_large_one_makes_room(ann: Remembering) -> None:
@@ -298,8 +298,8 @@ async def test_no_more_than_max_tokens_come_back_and_a_large_one_makes_room(ann:
     def tokens_of(memory: StoredMemory) -> int:
         return len(memory.content.split())
 
-    found = await ann.ask("tea", max_tokens=10, tokens_of=tokens_of)
-    assert sorted(contents(found)) == ["I drink tea at night", "I like green tea"]
+    recalled = await ann.ask("tea", max_tokens=10, tokens_of=tokens_of)
+    assert sorted(contents(recalled)) == ["I drink tea at night", "I like green tea"]
     assert len(contents(await ann.ask("tea", max_tokens=5, tokens_of=tokens_of))) == 1
     assert len((await ann.ask("tea", k=2)).memories) == 2
 
@@ -340,13 +340,13 @@ async def test_a_zero_vector_is_similar_to_no_memory(ann: Remembering, count: in
     assert best.memory.content == "my pet is a small rabbit"
     assert 0 < best.rank.parts["vector"].value <= 1
     of_first = [
-        one
-        for one in (await ann.ask("nothing note", 10, embedder=WordVectors())).memories
-        if one.memory.content == first
+        memory
+        for memory in (await ann.ask("nothing note", 10, embedder=WordVectors())).memories
+        if memory.memory.content == first
     ]
-    assert all("vector" not in one.rank.parts for one in of_first)
-    for one in (await ann.ask("is a small pet", embedder=Zeros())).memories:
-        assert "vector" not in one.rank.parts
+    assert all("vector" not in memory.rank.parts for memory in of_first)
+    for memory in (await ann.ask("is a small pet", embedder=Zeros())).memories:
+        assert "vector" not in memory.rank.parts
 
 
 @pytest.mark.parametrize("size", [1, WHOLE_UP_TO + 1])

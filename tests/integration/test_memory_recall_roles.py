@@ -26,8 +26,8 @@ class Ask:
 
     async def __call__(self, question: str) -> list[str]:
         scope = MemoryScope("default", memory_thread("ann"), NOW)
-        found = await MemoryRecall(None).search(self.db, scope, question)
-        return [one.memory.content for one in found.memories]
+        recalled = await MemoryRecall(None).search(self.db, scope, question)
+        return [memory.memory.content for memory in recalled.memories]
 
 
 @pytest.fixture

@@ -89,9 +89,9 @@ async def test_an_entity_is_added_once_and_then_updated(runtime: Runtime) -> Non
 async def test_an_invalid_entity_is_refused(runtime: Runtime) -> None:
     with pytest.raises(NotFound):
         await update_entity(runtime, *ANN, EntityInput("PERSON", "Mia"))
-    for given in (EntityInput(" ", "Mia"), EntityInput("PERSON", ""), EntityInput("x" * 1_000, "Mia")):
+    for entity in (EntityInput(" ", "Mia"), EntityInput("PERSON", ""), EntityInput("x" * 1_000, "Mia")):
         with pytest.raises(InvalidEntity):
-            await add_entity(runtime, *ANN, given)
+            await add_entity(runtime, *ANN, entity)
     with pytest.raises(InvalidToken):
         await add_entity(runtime, "default", "", EntityInput("PERSON", "Mia"))
 
@@ -101,9 +101,13 @@ async def test_a_session_begins_gets_a_checkpoint_and_begins_again(runtime: Runt
     made = await create_session(runtime, "default", "t", "ann", recent_turns=2)
     assert (made.meta.user_id, made.flow_context.turn_count) == ("ann", 3)
     await write_checkpoint(runtime, "default", "t", "They said hello.")
-    assert [one.summary for one in await list_checkpoints(runtime, "default", "t")] == ["They said hello."]
-    found = await session_context(runtime, "default", "t", "and now?")
-    assert "They said hello." in found.history and "message 5" in found.history and "message 0" not in found.history
+    assert [checkpoint.summary for checkpoint in await list_checkpoints(runtime, "default", "t")] == [
+        "They said hello."
+    ]
+    context = await session_context(runtime, "default", "t", "and now?")
+    assert (
+        "They said hello." in context.history and "message 5" in context.history and "message 0" not in context.history
+    )
     await reset_session(runtime, "default", "t")
     assert (await show_session(runtime, "default", "t")).message_context.summary == ""
     with pytest.raises(NotFound):
@@ -114,7 +118,7 @@ async def test_a_fork_shares_the_past_of_its_thread(runtime: Runtime) -> None:
     done = await runtime.log.append_many([turn("one", thread="t"), turn("two", "assistant", thread="t")])
     made = await fork_thread(runtime, "default", "t", done[0].seq)
     assert (made.parent, made.message_count) == ("t", 1) and made.thread.startswith("t-fork-")
-    assert [one.content for one in (await export_thread(runtime, "default", made.thread, None)).turns] == ["one"]
+    assert [turn.content for turn in (await export_thread(runtime, "default", made.thread, None)).turns] == ["one"]
     assert await list_receipts(runtime, "default", made.thread) == []
     with pytest.raises(NotFound):
         await list_receipts(runtime, "default", "nowhere")
@@ -128,8 +132,8 @@ async def test_usage_is_added_up_for_a_user_by_day_and_month(runtime: Runtime) -
     today = datetime.now(UTC)
     [day] = await usage(runtime, *ANN)
     assert (day.key, day.calls, day.tokens_in, day.cost_usd) == (f"{today:%Y-%m-%d}", 2, 10, 1.0)
-    assert [one.key for one in await usage(runtime, *ANN, "month")] == [f"{today:%Y-%m}"]
-    assert [(one.key, one.calls) for one in await usage(runtime, "default", by="user")] == [("ann", 2), ("bob", 1)]
+    assert [row.key for row in await usage(runtime, *ANN, "month")] == [f"{today:%Y-%m}"]
+    assert [(row.key, row.calls) for row in await usage(runtime, "default", by="user")] == [("ann", 2), ("bob", 1)]
     with pytest.raises(InvalidGrouping):
         await usage(runtime, *ANN, "year")  # type: ignore[arg-type]
 
@@ -150,14 +154,14 @@ async def test_all_derived_is_true_after_the_last_turn_was_extracted(nats_url: s
 async def test_projections_are_rebuilt_and_verified(runtime: Runtime) -> None:
     await runtime.log.append_many([turn("one", thread="t"), turn("two", thread="u")])
     await runtime.wait_until_projected()
-    assert {one.behind for one in await projection_lag(runtime)} == {0}
+    assert {progress.behind for progress in await projection_lag(runtime)} == {0}
     [rebuilt] = await rebuild_rows(runtime, "messages", "default", "t")
     assert rebuilt.events == 1
     seen: list[float] = []
     [whole] = await rebuild(runtime, "messages", lambda done, total: seen.append(done))
     assert whole.events == 2
-    [found] = await verify(runtime, "messages", no_progress)
-    assert (found.clean, found.rows) == (True, 2)
+    [result] = await verify(runtime, "messages", no_progress)
+    assert (result.clean, result.rows) == (True, 2)
     with pytest.raises(NotFound):
         await rebuild(runtime, "nothing", no_progress)
 
@@ -165,9 +169,9 @@ async def test_projections_are_rebuilt_and_verified(runtime: Runtime) -> None:
 async def test_dead_letters_are_shown_retried_and_dropped(runtime: Runtime) -> None:
     seq = await park_an_event(runtime)
     letters = await list_dead_letters(runtime, "messages")
-    assert [(one.seq, one.status) for one in letters] == [(seq, "parked"), (seq + 1, "parked")]
+    assert [(letter.seq, letter.status) for letter in letters] == [(seq, "parked"), (seq + 1, "parked")]
     shown = await show_dead_letter(runtime, seq)
-    assert "messages" in {one.projection for one in shown.letters} and shown.line.body is None
+    assert "messages" in {letter.projection for letter in shown.letters} and shown.line.body is None
     assert (await retry_dead_letters(runtime, partial(react, runtime), projection="messages")).parked == (seq, seq + 1)
     dropped = await drop_dead_letter(runtime, seq)
     assert (dropped.applied, dropped.parked) == ((seq + 1,), ())
@@ -177,10 +181,10 @@ async def test_dead_letters_are_shown_retried_and_dropped(runtime: Runtime) -> N
 
 async def test_jobs_are_listed_and_run(runtime: Runtime) -> None:
     names = ("retention", "decay", "compaction", "archive", "caches")
-    assert {one.job: one.last for one in await list_jobs(runtime)} == dict.fromkeys(names)
+    assert {job.job: job.last for job in await list_jobs(runtime)} == dict.fromkeys(names)
     ran = await run_job(runtime, "decay", datetime.now(UTC), lambda done, total: None)
     assert (ran.job, ran.errors) == ("decay", 0)
-    assert {one.job for one in await list_jobs(runtime) if one.last} == {"decay"}
+    assert {job.job for job in await list_jobs(runtime) if job.last} == {"decay"}
     with pytest.raises(NotFound):
         await run_job(runtime, "nothing", datetime.now(UTC), lambda done, total: None)
 
@@ -195,11 +199,11 @@ async def test_a_checkup_names_what_is_wrong_and_what_to_do(
     settings: Settings, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TURNLOG_MODLE", "x")
-    findings = {one.check: one for one in await checkup(settings, lambda: opened(settings))}
+    findings = {finding.check: finding for finding in await checkup(settings, lambda: opened(settings))}
     assert findings["servers"].ok and findings["log"].ok and findings["projections"].ok
     assert findings["settings"].warning and "TURNLOG_MODLE is no setting" in findings["settings"].detail
     assert findings["processes"].warning and "nothing is served" in findings["processes"].detail
     seq = await park_an_event(runtime)
-    findings = {one.check: one for one in await checkup(settings, lambda: opened(settings))}
+    findings = {finding.check: finding for finding in await checkup(settings, lambda: opened(settings))}
     assert seq and not findings["dead letters"].ok
     assert "turnlog dead-letters list" in findings["dead letters"].fix

@@ -43,8 +43,8 @@ async def publish_raw(nats_url: str, subject: bytes, body: bytes) -> None:
     await writer.wait_closed()
 
 
-def changed(one: Event, old: str, new: str) -> bytes:
-    body = encode(one).decode()
+def changed(original: Event, old: str, new: str) -> bytes:
+    body = encode(original).decode()
     assert old in body
     return body.replace(old, new).encode()
 
@@ -109,9 +109,9 @@ async def test_an_unknown_type_waits_in_every_projection_since_each_might_need_i
 ) -> None:
     await publish(log, "turnlog.default.t.mood_changed", b"{}")
     await settled()
-    found = await rows(db, "SELECT projection, event_type, error FROM dead_letters ORDER BY 1")
-    assert [name for name, _, _ in found] == sorted(BY_NAME)
-    assert {type_ for _, type_, _ in found} == {"mood_changed"}
+    letters = await rows(db, "SELECT projection, event_type, error FROM dead_letters ORDER BY 1")
+    assert [name for name, _, _ in letters] == sorted(BY_NAME)
+    assert {type_ for _, type_, _ in letters} == {"mood_changed"}
 
 
 async def test_an_event_on_another_types_subject_is_parked_by_projections_of_that_type(

@@ -72,7 +72,7 @@ async def test_data_of_the_previous_release_opens_without_a_rebuild_and_reads_as
 
         added = await memory.thread("trip", user="ann").add("user", "Sesame caught a cold in Kyoto.")
         assert (await memory.thread("trip", user="ann").messages())[-1].seq == added.seq
-        existing = [one for one in PROJECTIONS if one.name in names]
+        existing = [projection for projection in PROJECTIONS if projection.name in names]
         assert await unlike_a_rebuild(memory.runtime.log, release_database, existing) == {}
 
 

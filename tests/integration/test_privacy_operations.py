@@ -50,19 +50,21 @@ EVERY = MemoryFilter(every=True)
 
 @pytest.fixture
 async def runtime(nats_url: str, database_url: str, tmp_path: Path) -> AsyncIterator[Runtime]:
-    given = Settings(nats_url=nats_url, database_url=database_url, home=tmp_path, kek=SecretStr(KEK))
-    async with opened(given) as made, projecting(made):
+    settings = Settings(nats_url=nats_url, database_url=database_url, home=tmp_path, kek=SecretStr(KEK))
+    async with opened(settings) as made, projecting(made):
         yield made
 
 
 async def test_a_preview_stores_nothing_and_an_extraction_all_of_it(runtime: Runtime) -> None:
     await runtime.log.append_many([user_turn("My GPA is 3.6. Is my GPA of 3.8 ok?"), user_turn("我住在北京。", 1)])
     [preview] = await preview_extraction(runtime, "default", "t")
-    assert [(one.content, one.outcome) for one in preview.memories] == [
+    assert [(memory.content, memory.outcome) for memory in preview.memories] == [
         ("GPA is 3.60", "recorded"),
         ("住在北京", "recorded"),
     ]
-    assert [(one.reason, one.quote) for one in preview.rejected] == [("question", "Is my GPA of 3.8 ok?")]
+    assert [(rejection.reason, rejection.quote) for rejection in preview.rejected] == [
+        ("question", "Is my GPA of 3.8 ok?")
+    ]
     assert await list_memories(runtime, "default", "ann", EVERY) == []
     [made] = await extract_memories(runtime, "default", user="ann")
     assert made.stages["rules"] is not None and made.stages["rules"].stored == 2
@@ -85,7 +87,7 @@ async def test_cold_conversations_go_into_files_and_come_back(runtime: Runtime) 
     await runtime.log.append_many([turn("我喝茶", thread=thread, user="ann") for thread in ("茶 1", "t")])
     with pytest.raises(NoAge):
         await archive_conversations(runtime)
-    assert {one.thread for one in await list_cold_conversations(runtime, 30)} == {"茶 1", "t"}
+    assert {cold.thread for cold in await list_cold_conversations(runtime, 30)} == {"茶 1", "t"}
     made = await archive_conversations(runtime, 30)
     assert (made.archived, made.left_out, made.errors, made.folder) == (2, 0, 0, runtime.settings.archive)
     assert [(await restore_conversation(runtime, "default", "t")).restored for _ in range(2)] == [True, False]
@@ -112,7 +114,9 @@ async def test_a_person_is_exported_and_erased(runtime: Runtime) -> None:
     await runtime.log.append_many([*conversation("ann", 2), *conversation("bob", 2)])
     text = "".join([piece async for piece in export_person(runtime, "default", "ann", None)])
     assert secret("ann", "said", 0) in text and secret("bob", "said", 0) not in text
-    masked = json.loads("".join([one async for one in export_person(runtime, "default", "ann", SanitiseLevel.FULL)]))
+    masked = json.loads(
+        "".join([piece async for piece in export_person(runtime, "default", "ann", SanitiseLevel.FULL)])
+    )
     assert (masked["user"], masked["sanitizeLevel"]) == ("ann", "FULL")
     reach = erasure_reach(runtime.settings)
     with pytest.raises(NotFound):
@@ -135,14 +139,14 @@ async def exported(runtime: Runtime, user: str) -> str:
 
 
 async def with_words(runtime: Runtime) -> list[str]:
-    return [one.content for one in await list_memories(runtime, *ANN, EVERY) if one.status != "forgotten"]
+    return [memory.content for memory in await list_memories(runtime, *ANN, EVERY) if memory.status != "forgotten"]
 
 
 async def test_clearing_only_memories_does_not_extract_them_again(runtime: Runtime) -> None:
     await runtime.log.append_many([*conversation("ann", 3), *conversation("bob", 3), user_turn("My GPA is 3.6.")])
     await extract_memories(runtime, "default", user="ann")
     await add_entity(runtime, *ANN, EntityInput("PERSON", "Mia"))
-    before = [one.name for one in await list_entities(runtime, *ANN)]
+    before = [entity.name for entity in await list_entities(runtime, *ANN)]
     assert "GPA is 3.60" in await with_words(runtime)
     plan = await plan_clearing(runtime, *ANN, Parts(memories=True))
     made = await clear_person(runtime, *ANN, Parts(memories=True))
@@ -150,7 +154,7 @@ async def test_clearing_only_memories_does_not_extract_them_again(runtime: Runti
     left, others = await exported(runtime, "ann"), await exported(runtime, "bob")
     assert secret("ann", "memory", 0) not in left and secret("ann", "said", 0) in left
     assert secret("bob", "memory", 0) in others
-    assert [one.name for one in await list_entities(runtime, *ANN)] == before
+    assert [entity.name for entity in await list_entities(runtime, *ANN)] == before
     await extract_memories(runtime, "default", user="ann")
     assert await with_words(runtime) == []
     head = await runtime.log.head()
@@ -165,7 +169,7 @@ async def test_conversations_are_cleared_except_those_in_which_others_speak(runt
     await runtime.log.append_many([*conversation("ann", 3), *conversation("bob", 3), *shared])
     made = await clear_person(runtime, *ANN, Parts(conversations=True))
     assert (made.conversations, made.kept, made.memories, made.entities) == (("talk-ann",), ("both",), 0, 0)
-    assert {one.thread for one in await list_threads(runtime, "default")} == {"talk-bob", "both"}
+    assert {thread.thread for thread in await list_threads(runtime, "default")} == {"talk-bob", "both"}
     left = await exported(runtime, "ann")
     assert secret("ann", "said", 0) not in left and secret("ann", "memory", 0) in left
     head = await runtime.log.head()

@@ -46,9 +46,9 @@ def model() -> Iterator[WritingServer]:
 
 @pytest.fixture
 async def play(nats_url: str, database_url: str, model: WritingServer) -> Play:
-    given = {"embed_poll_s": 0.1, "api_base_url": model.url, "api_key": model.key, "model": "test-model"}
+    settings = {"embed_poll_s": 0.1, "api_base_url": model.url, "api_key": model.key, "model": "test-model"}
     roles = ("projectors", "reactors")
-    return player(nats_url, database_url, roles, extract=False, compare_memories=False, **given)
+    return player(nats_url, database_url, roles, extract=False, compare_memories=False, **settings)
 
 
 async def shown(stage: Stage) -> list[tuple[str, tuple[str, ...]]] | None:
@@ -57,7 +57,7 @@ async def shown(stage: Stage) -> list[tuple[str, tuple[str, ...]]] | None:
     lines = {line.memory: line.text for group in told.groups for line in group.lines}
     if told.written is None:
         return None
-    return [(one.text, tuple(lines[id_] for id_ in one.memories)) for one in told.written.sentences]
+    return [(sentence.text, tuple(lines[id_] for id_ in sentence.memories)) for sentence in told.written.sentences]
 
 
 async def test_a_text_states_only_its_lines_and_is_shown_while_they_are_valid(play: Play, model: WritingServer) -> None:
@@ -76,8 +76,8 @@ async def test_a_text_states_only_its_lines_and_is_shown_while_they_are_valid(pl
         assert await shown(stage) == [HOME, TEA]
         told = await profile(stage.runtime, "default", "ann")
         assert profile_lines(told)[0] == "They live in Berlin and work at Siemens. [5, 6] They like tea. [4]"
-        spent = [one for one in await stage.all("usage_metered", ANN) if one.agent == NAME]
-        assert [one.tokens_in for one in spent] == [written.derivation.tokens_in] and spent[0].tokens_in > 0
+        spent = [usage for usage in await stage.all("usage_metered", ANN) if usage.agent == NAME]
+        assert [usage.tokens_in for usage in spent] == [written.derivation.tokens_in] and spent[0].tokens_in > 0
         assert await stage.rows("SELECT count(*) FROM model_cache") == [(0,)]
 
         model.says = tuple(invented)

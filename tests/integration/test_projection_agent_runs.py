@@ -107,7 +107,7 @@ async def test_a_zero_cost_is_distinguished_from_an_unknown_price(db: Connection
     assert known == {runs[True]: True, runs[False]: False, runs[None]: False}
     for price, run in runs.items():
         steps = await steps_of(db, "default", f"t{run.int}", run)
-        assert {one.price_known for one in steps} == {price is True}
+        assert {step.price_known for step in steps} == {price is True}
 
 
 async def test_a_failed_run_says_why(db: Connection) -> None:

@@ -58,8 +58,8 @@ def saved(
     **more: Any,
 ) -> Event:
     """Returns checkpoint c<number>. versions: the versions of its channels; the default is those of its blobs."""
-    having = {one.channel: one.version for one in blobs} if versions is None else versions
-    found = CheckpointSaved(
+    having = {blob.channel: blob.version for blob in blobs} if versions is None else versions
+    checkpoint = CheckpointSaved(
         checkpoint_id=f"c{number}",
         parent_checkpoint_id=f"c{parent}" if parent is not None else None,
         checkpoint={"v": 4, "channel_versions": having, **more.pop("checkpoint", {})},
@@ -67,7 +67,7 @@ def saved(
         blobs=blobs,
         **more,
     )
-    return event(found, thread)
+    return event(checkpoint, thread)
 
 
 def grown(list_id: str, first: int = 0, base: str | None = None, items: int = 1) -> ListGrowth:
@@ -76,10 +76,10 @@ def grown(list_id: str, first: int = 0, base: str | None = None, items: int = 1)
 
 def written(number: int, *texts: str, replace: bool = False, path: str = "p", thread: str = "t") -> Event:
     writes = tuple(PendingWrite(idx=at, channel="a", encoding="msgpack", data=data(t)) for at, t in enumerate(texts))
-    found = CheckpointWritesSaved(
+    batch = CheckpointWritesSaved(
         checkpoint_id=f"c{number}", task_id="task", task_path=path, replace=replace, writes=writes
     )
-    return event(found, thread)
+    return event(batch, thread)
 
 
 def dropped(*numbers: int, ns: str = "") -> Event:

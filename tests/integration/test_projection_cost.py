@@ -44,10 +44,10 @@ class Cost:
     bytes: float
 
     def __sub__(self, earlier: "Cost") -> "Cost":
-        return Cost(*(getattr(self, one.name) - getattr(earlier, one.name) for one in fields(self)))
+        return Cost(*(getattr(self, field.name) - getattr(earlier, field.name) for field in fields(self)))
 
     def per_event(self, events: int) -> "Cost":
-        return Cost(*(getattr(self, one.name) / events for one in fields(self)))
+        return Cost(*(getattr(self, field.name) / events for field in fields(self)))
 
     def exceeds(self, early: "Cost") -> list[str]:
         """Returns the costs that are more than 1.3 times those of earlier events. The tolerance is for random
@@ -55,9 +55,10 @@ class Cost:
         """
         slack = Cost(rows=8, entries=30, pages=30, bytes=1_000)
         return [
-            f"{one.name}: {was:.0f} → {now:.0f}"
-            for one in fields(self)
-            if (now := getattr(self, one.name)) > 1.3 * (was := getattr(early, one.name)) + getattr(slack, one.name)
+            f"{field.name}: {was:.0f} → {now:.0f}"
+            for field in fields(self)
+            if (now := getattr(self, field.name))
+            > 1.3 * (was := getattr(early, field.name)) + getattr(slack, field.name)
         ]
 
 
@@ -101,12 +102,14 @@ class PoisonedLog(Log):
     """A log whose first event cannot be applied, so that all later events of the thread are parked."""
 
     def _stored(self, seq: int) -> Stored:
-        found = super()._stored(seq)
-        return replace(found, body=b"{}") if seq == 1 else found
+        record = super()._stored(seq)
+        return replace(record, body=b"{}") if seq == 1 else record
 
 
 def shapes() -> list[Any]:
-    return [pytest.param(one, marks=[] if one in ALWAYS else pytest.mark.nightly, id=one.__name__) for one in SHAPES]
+    return [
+        pytest.param(shape, marks=[] if shape in ALWAYS else pytest.mark.nightly, id=shape.__name__) for shape in SHAPES
+    ]
 
 
 @pytest.mark.parametrize("shape", shapes())

@@ -30,7 +30,7 @@ LIKES, APPLIED = EntityRelation(type="interested_in", target="Ann"), EntityRelat
 ROWS = "SELECT type, name, description, mention_count FROM entities ORDER BY 1, 2"
 
 
-def found(*entities: Entity, thread: str = "memories/ann") -> Event:
+def entities_found(*entities: Entity, thread: str = "memories/ann") -> Event:
     return event(EntitiesFound(entities=entities), thread, user="ann")
 
 
@@ -42,8 +42,8 @@ async def test_case_and_width_make_no_second_entity_but_another_type_does(db: Co
     person = Entity(type="PERSON", name="Stanford")
     await (
         Spec(db, ENTITIES)
-        .given(found(school(), school("ＳＴＡＮＦＯＲＤ"), person), found(school("斯坦福")))
-        .when(found(school("stanford "), thread="memories/bob"))
+        .given(entities_found(school(), school("ＳＴＡＮＦＯＲＤ"), person), entities_found(school("斯坦福")))
+        .when(entities_found(school("stanford "), thread="memories/bob"))
         .then(
             ROWS,
             [
@@ -59,8 +59,8 @@ async def test_case_and_width_make_no_second_entity_but_another_type_does(db: Co
 async def test_cleared_entities_are_gone_and_later_ones_begin_again(db: Connection) -> None:
     await (
         Spec(db, ENTITIES)
-        .given(found(school(), school("MIT")), found(school(), thread="memories/bob"))
-        .when(event(EntitiesCleared(), "memories/ann", user="ann"), found(school()))
+        .given(entities_found(school(), school("MIT")), entities_found(school(), thread="memories/bob"))
+        .when(event(EntitiesCleared(), "memories/ann", user="ann"), entities_found(school()))
         .then(
             "SELECT thread_id, name, mention_count FROM entities ORDER BY 1",
             [("memories/ann", "Stanford", 1), ("memories/bob", "Stanford", 1)],
@@ -74,8 +74,8 @@ async def test_the_newest_description_stays_and_attributes_relations_and_sources
     third = school(description="Admitted", sources=(SOURCE,))
     await (
         Spec(db, ENTITIES)
-        .given(found(first.model_copy(update={"sources": (SOURCE,)})))
-        .when(found(second), found(third))
+        .given(entities_found(first.model_copy(update={"sources": (SOURCE,)})))
+        .when(entities_found(second), entities_found(third))
         .then(
             "SELECT description, attributes, relations, jsonb_path_query_array(sources, '$[*].said_at'), "
             "mention_count, first_seen_at, last_seen_at FROM entities",
@@ -93,12 +93,12 @@ async def test_the_newest_description_stays_and_attributes_relations_and_sources
 
 
 async def test_a_very_long_name_parks_no_event(db: Connection) -> None:
-    spec = Spec(db, ENTITIES).when(found(school("名" * 5_000), school("名" * 5_001), school("  ")))
+    spec = Spec(db, ENTITIES).when(entities_found(school("名" * 5_000), school("名" * 5_001), school("  ")))
     await spec.then("SELECT count(*) FROM entities", [(3,)])
 
 
 async def test_a_removed_thread_leaves_no_entity(db: Connection) -> None:
-    spec = Spec(db, ENTITIES).given(found(school())).when(event(ThreadDeleted(), "memories/ann"))
+    spec = Spec(db, ENTITIES).given(entities_found(school())).when(event(ThreadDeleted(), "memories/ann"))
     await spec.then(ROWS, [])
 
 
@@ -127,9 +127,17 @@ async def test_an_entity_only_of_forgotten_turns_is_removed_in_any_order_of_even
 ) -> None:
     secret = sister(name, told(1, words), secret=words)
     other = sister("Leo", told(2, "Leo plays chess"), secret="chess")
-    for events in ((found(secret, other), forgot(1)), (forgot(1), found(secret, other)), (found(secret), forgot(1, 1))):
+    for events in (
+        (entities_found(secret, other), forgot(1)),
+        (forgot(1), entities_found(secret, other)),
+        (entities_found(secret), forgot(1, 1)),
+    ):
         await Spec(db, ENTITIES).given(*events).then(f"{WORDS} WHERE name <> 'Leo'", [])
-        await Spec(db, ENTITIES).given(*events, found(other)).then("SELECT description FROM entities", [("chess",)])
+        await (
+            Spec(db, ENTITIES)
+            .given(*events, entities_found(other))
+            .then("SELECT description FROM entities", [("chess",)])
+        )
 
 
 @pytest.mark.parametrize(("name", "words"), [("Mia", EN), ("米娅", ZH)])
@@ -140,25 +148,33 @@ async def test_an_entity_with_another_source_keeps_its_name_and_the_other_quote(
     both = sister(name, told(2, f"{name} visits"), told(1, words), secret=words)
     left = [(name, None, {}, [], [f"{name} visits"])]
     for events in (
-        *((found(first, second), forgot(1)), (found(first), forgot(1), found(second))),
-        *((forgot(1), found(first), found(second)), (found(both), forgot(1)), (forgot(1), found(both))),
+        *((entities_found(first, second), forgot(1)), (entities_found(first), forgot(1), entities_found(second))),
+        *(
+            (forgot(1), entities_found(first), entities_found(second)),
+            (entities_found(both), forgot(1)),
+            (forgot(1), entities_found(both)),
+        ),
     ):
         await Spec(db, ENTITIES).given(*events).then(WORDS, left)
     again = sister(name, told(3, "said anew"), secret="anew")
-    spec = Spec(db, ENTITIES).given(found(first), forgot(1)).when(found(again))
+    spec = Spec(db, ENTITIES).given(entities_found(first), forgot(1)).when(entities_found(again))
     await spec.then(WORDS, [(name, "anew", {"allergy": "anew"}, [APPLIED.model_dump()], ["said anew"])])
 
 
 async def test_forgetting_two_memories_removes_an_entity_of_both_turns(db: Connection) -> None:
     mia = sister("Mia", told(1, EN), told(2, ZH), secret=EN)
-    for events in ((found(mia), forgot(1), forgot(2)), (forgot(2), found(mia), forgot(1)), (found(mia), forgot(2, 1))):
+    for events in (
+        (entities_found(mia), forgot(1), forgot(2)),
+        (forgot(2), entities_found(mia), forgot(1)),
+        (entities_found(mia), forgot(2, 1)),
+    ):
         await Spec(db, ENTITIES).given(*events).then(WORDS, [])
 
 
 async def test_forgetting_touches_no_other_thread_and_no_entity_without_a_source(db: Connection) -> None:
     mia, bare = sister("Mia", told(1, EN), secret=EN), sister("Yale", secret="a school")
-    shadow = found(mia, thread="shadow/new/ann")
-    spec = Spec(db, ENTITIES).given(found(mia, bare), shadow, forgot(1), forgot())
+    shadow = entities_found(mia, thread="shadow/new/ann")
+    spec = Spec(db, ENTITIES).given(entities_found(mia, bare), shadow, forgot(1), forgot())
     query = "SELECT thread_id, name, description FROM entities ORDER BY 1"
     await spec.then(query, [("memories/ann", "Yale", "a school"), ("shadow/new/ann", "Mia", EN)])
     await spec.when(forgot(1, thread="shadow/new/ann")).then(query, [("memories/ann", "Yale", "a school")])
@@ -168,14 +184,18 @@ async def test_an_entity_with_too_many_sources_shows_nothing_that_may_be_forgott
     db: Connection,
 ) -> None:
     often = sister("Mia", *(told(n, f"Mia said {n}") for n in range(2, MAX_SOURCES + 2)))
-    spec = Spec(db, ENTITIES).given(found(often), found(sister("Mia", told(1, EN), secret=EN))).when(forgot(1))
+    spec = (
+        Spec(db, ENTITIES)
+        .given(entities_found(often), entities_found(sister("Mia", told(1, EN), secret=EN)))
+        .when(forgot(1))
+    )
     query = "SELECT description, attributes, relations, jsonb_array_length(sources) FROM entities"
     await spec.then(query, [(None, {}, [], MAX_SOURCES)])
 
 
 async def test_a_removed_thread_leaves_no_forgotten_turn(db: Connection) -> None:
     spec = Spec(db, ENTITIES).given(forgot(1), event(ThreadDeleted(), "memories/ann"))
-    await spec.when(found(sister("Mia", told(1, EN)))).then("SELECT name FROM entities", [("Mia",)])
+    await spec.when(entities_found(sister("Mia", told(1, EN)))).then("SELECT name FROM entities", [("Mia",)])
     await spec.then("SELECT 1 FROM forgotten_turns", [])
 
 

@@ -55,8 +55,8 @@ def memory(id_: UUID = OLD, content: str = "GPA is 3.80", **fields: Any) -> Memo
     return GPA.model_copy(update={"id": id_, "content": content, **fields})
 
 
-def recorded(one: Memory, *intervals: Interval, minutes: int = 0) -> Event:
-    return said(MemoryRecorded(memory=one, intervals=intervals), minutes)
+def recorded(remembered: Memory, *intervals: Interval, minutes: int = 0) -> Event:
+    return said(MemoryRecorded(memory=remembered, intervals=intervals), minutes)
 
 
 def closed(id_: UUID, by: UUID | None = NEW, reason: EndReason = "superseded", minutes: int = 5) -> Interval:
@@ -244,7 +244,7 @@ async def test_the_daily_job_archives_expires_and_deletes(db: Connection) -> Non
     )
     await (
         Spec(db, MEMORIES)
-        .given(*(recorded(memory(one, expires_at=None if n % 2 else at(80))) for n, one in enumerate(ids[:5])))
+        .given(*(recorded(memory(id_, expires_at=None if n % 2 else at(80))) for n, id_ in enumerate(ids[:5])))
         .given(said(MemoriesRevised(intervals=(closed(ids[1]),))))
         .when(said(reviewed), said(MemoriesAccessed(memory_ids=(ids[4],))), recorded(memory(ids[5])))
         .then(

@@ -42,8 +42,8 @@ async def test_blocks_stay_whole_down_to_nulls_in_a_tool_call(db: Connection) ->
     call = ToolUseBlock(id="c", name="f", input={"nothing": None, "list": [None, 1.5, {"deep": []}]})
     made = turn([block.model_dump() for block in (*BLOCKS, call)], "assistant")
     await Spec(db, MESSAGES).given(made).then("SELECT jsonb_array_length(content) FROM messages", [(6,)])
-    (found,) = await thread_messages(db, "default", "t")
-    read_back = TurnRecorded.model_validate({"role": "assistant", "content": found.content})
+    (message,) = await thread_messages(db, "default", "t")
+    read_back = TurnRecorded.model_validate({"role": "assistant", "content": message.content})
     assert read_back.content == (*BLOCKS, call)
 
 
@@ -97,30 +97,30 @@ async def test_a_deleted_thread_is_gone_and_later_turns_stay(db: Connection) -> 
 async def test_look_ups_bound_a_thread_on_both_sides_and_find_one_event(db: Connection) -> None:
     events = [turn(str(i)) for i in range(1, 6)]
     await Spec(db, MESSAGES).given(*events).then("SELECT count(*) FROM messages", [(5,)])
-    found = await thread_messages(db, "default", "t", after_seq=seq(1), through_seq=seq(4))
-    assert [m.content for m in found] == ["2", "3", "4"]
-    one = await message_by_event(db, "default", "t", events[2].id)
-    assert one is not None
-    assert (one.seq, one.content, one.tool_calls) == (seq(3), "3", [])
+    messages = await thread_messages(db, "default", "t", after_seq=seq(1), through_seq=seq(4))
+    assert [m.content for m in messages] == ["2", "3", "4"]
+    message = await message_by_event(db, "default", "t", events[2].id)
+    assert message is not None
+    assert (message.seq, message.content, message.tool_calls) == (seq(3), "3", [])
     assert await message_by_event(db, "default", "u", events[2].id) is None
 
 
 async def test_the_newest_event_of_a_long_thread_is_found_without_reading_the_others(db: Connection) -> None:
     events = [turn(f"words {number}") for number in range(1, 1_001)]
-    await perform(db, project([Recorded(one, number, 0, MAY_8) for number, one in enumerate(events, 1)]))
+    await perform(db, project([Recorded(event, number, 0, MAY_8) for number, event in enumerate(events, 1)]))
     await db.execute("ANALYZE messages")
     async with db.transaction():
-        found = await message_by_event(db, "default", "t", events[-1].id)
+        message = await message_by_event(db, "default", "t", events[-1].id)
         rows = await db.execute(
             "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relid = 'messages'::regclass"
         )
         assert await rows.fetchone() == (1,)
-    assert found is not None and found.content == "words 1000"
+    assert message is not None and message.content == "words 1000"
 
 
 async def test_a_sent_conversation_is_recognised_by_the_first_turns_of_long_ones(db: Connection) -> None:
     events = [turn(f"words {number}", role="assistant", user="ann") for number in range(1, 1_001)]
-    batch = [Recorded(one, number, 0, MAY_8) for number, one in enumerate(events, 1)]
+    batch = [Recorded(event, number, 0, MAY_8) for number, event in enumerate(events, 1)]
     await perform(db, [*project(batch), *THREAD_ACTIVITY.changes(batch)])
     await db.execute("ANALYZE messages")
     async with db.transaction():

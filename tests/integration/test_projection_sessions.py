@@ -49,8 +49,8 @@ TABLES = "messages, thread_forks, sessions, session_checkpoints, thread_activity
 
 
 def ended(covered: int, summary: str = "Short.", **more: Any) -> SegmentCheckpointed:
-    given = {"recent_turns": 1, "turns_covered": 1, "trigger": "automatic", **more}
-    return SegmentCheckpointed(summary=summary, covered_seq=covered, **given)
+    fields = {"recent_turns": 1, "turns_covered": 1, "trigger": "automatic", **more}
+    return SegmentCheckpointed(summary=summary, covered_seq=covered, **fields)
 
 
 def at(data: EventData, minutes: int = 0, user: str | None = None) -> Event:
@@ -98,9 +98,9 @@ async def test_a_reset_starts_an_empty_session_and_keeps_the_history_of_checkpoi
     )
     await spec.then("SELECT user_id, summary, turn_count, mode FROM sessions", [("bob", "new", 0, "SUMMARY_N")])
     now = await segment_checkpoints(db, "default", "t")
-    assert [(found.summary, found.covered_seq, found.trigger, found.model) for found in now] == [
-        ("new", seq(4), "automatic", None)
-    ]
+    assert [
+        (checkpoint.summary, checkpoint.covered_seq, checkpoint.trigger, checkpoint.model) for checkpoint in now
+    ] == [("new", seq(4), "automatic", None)]
     await spec.then("SELECT summary FROM session_checkpoints ORDER BY seq", [("first",), ("new",)])
     assert await segment_checkpoints(db, "other", "t") == []
 
@@ -116,8 +116,8 @@ async def test_old_data_in_mode_summary_n_without_a_checkpoint_has_its_full_hist
     await replay(db, [at(SessionCreated()), turn("one"), turn("two"), at(ended(seq(2)))], 4)
     assert segment(await session_state(db, "default", "t")) == ["two"]
     await db.execute("UPDATE sessions SET checkpoint_id = NULL")
-    found = await session_state(db, "default", "t")
-    assert (segment(found), found and found.mode) == (["one", "two"], "FULL_HISTORY")
+    state = await session_state(db, "default", "t")
+    assert (segment(state), state and state.mode) == (["one", "two"], "FULL_HISTORY")
 
 
 async def test_only_the_turns_of_the_current_segment_are_read(db: Connection) -> None:
@@ -127,8 +127,8 @@ async def test_only_the_turns_of_the_current_segment_are_read(db: Connection) ->
     explained = f"EXPLAIN (ANALYZE, FORMAT JSON) {SESSION}"
     plan = (await (await db.execute(explained.encode(), {"tenant": "default", "thread": "t"})).fetchall())[0][0]
     assert sum(read["Actual Rows"] * read["Actual Loops"] for read in scans(plan, "messages")) == 6
-    found = await session_state(db, "default", "t")
-    assert segment(found) == [f"message {n}" for n in range(495, 500)] + ["newest"]
+    state = await session_state(db, "default", "t")
+    assert segment(state) == [f"message {n}" for n in range(495, 500)] + ["newest"]
 
 
 def scans(plan: Any, table: str) -> list[Any]:
@@ -149,15 +149,15 @@ def segment(state: SessionState | None) -> list[Any]:
 async def replay(db: Connection, events: Sequence[Event], size: int) -> list[Incoming]:
     """Stores each event twice and delivers each batch twice; returns each event once."""
     await db.execute(f"TRUNCATE {TABLES}".encode())
-    log = [stored(one, seq(n) + late) for n, one in enumerate(events, 1) for late in (0, 5)]
+    log = [stored(event, seq(n) + late) for n, event in enumerate(events, 1) for late in (0, 5)]
     now = await positions.load(db, PROJECTIONS, LIVE, 0)
     for start in range(0, len(log), size):
         part = log[start : start + size]
         for _ in ("delivered", "delivered again"):
-            batch = await without_duplicates(db, [incoming(one) for one in part], 0)
+            batch = await without_duplicates(db, [incoming(entry) for entry in part], 0)
             now = await apply_batch(db, PROJECTIONS, batch, now, through=part[-1].seq)
     assert await rows(db, "SELECT error FROM dead_letters") == []
-    return [incoming(one) for one in log[::2]]
+    return [incoming(entry) for entry in log[::2]]
 
 
 TURNS = st.builds(
@@ -194,10 +194,10 @@ async def test_the_session_in_postgres_equals_a_fold_of_the_log(
     db: Connection, steps: list[tuple[Event, str]], size: int
 ) -> None:
     created = [at(SessionCreated(), user="ann").model_copy(update={"thread": thread}) for thread in "tu"]
-    rest = [one.model_copy(update={"thread": thread, "id": UUID(int=n)}) for n, (one, thread) in enumerate(steps)]
+    rest = [event.model_copy(update={"thread": thread, "id": UUID(int=n)}) for n, (event, thread) in enumerate(steps)]
     log = await replay(db, [*created, *rest], size)
     for thread in "tu":
-        events = [one.recorded for one in log if one.recorded and one.recorded.event.thread == thread]
+        events = [entry.recorded for entry in log if entry.recorded and entry.recorded.event.thread == thread]
         state: SessionState | None = None
         for recorded in events:
             state = evolve(state, recorded)

@@ -123,7 +123,7 @@ async def test_a_rebuild_gives_the_same_rows(
     )
     await settled("store_items")
     before = [await rows(db, f"SELECT t::text FROM {table.name} t ORDER BY 1") for table in STORE_ITEMS.tables]
-    assert [len(found) for found in before] == [3, 3]
+    assert [len(table_rows) for table_rows in before] == [3, 3]
     assert (await verify(log, database_url, STORE_ITEMS)).differences == ()
     await rebuild(log, database_url, STORE_ITEMS)
     after = [await rows(db, f"SELECT t::text FROM {table.name} t ORDER BY 1") for table in STORE_ITEMS.tables]

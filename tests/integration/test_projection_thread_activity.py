@@ -78,7 +78,7 @@ async def test_threads_are_listed_newest_first_within_tenant_and_user(db: Connec
 async def test_conversations_of_a_user_are_listed_without_reading_those_of_others(db: Connection) -> None:
     others = [turn(thread=f"other {number}", user="bob") for number in range(1_000)]
     own = [turn(thread=f"own {number}", user="ann") for number in range(3)]
-    batch = [Recorded(one, number, 0, MAY_8) for number, one in enumerate([*own, *others], 1)]
+    batch = [Recorded(event, number, 0, MAY_8) for number, event in enumerate([*own, *others], 1)]
     await perform(db, THREAD_ACTIVITY.changes(batch))
     await db.execute("ANALYZE thread_activity")
     async with db.transaction():
@@ -107,6 +107,6 @@ async def test_the_latest_role_of_a_participant_counts_and_leaves_the_thread_unc
 
 
 async def test_an_erased_participant_no_longer_takes_part(db: Connection) -> None:
-    given = (turn(user="ann"), event(ParticipantSet(name="Bob", role="reader", agreed=True), user="bob"))
+    events = (turn(user="ann"), event(ParticipantSet(name="Bob", role="reader", agreed=True), user="bob"))
     erased = event(ParticipantSet(name=None, role="reader", agreed=True), user="bob")
-    await Spec(db, THREAD_ACTIVITY).given(*given).when(erased).then("SELECT user_id FROM thread_participants", [])
+    await Spec(db, THREAD_ACTIVITY).given(*events).when(erased).then("SELECT user_id FROM thread_participants", [])

@@ -24,8 +24,8 @@ CACHED = (
 )
 
 
-def chunk_id(one: Event) -> str:
-    return chunks(recorded(stored(one, 1)))[0].id
+def chunk_id(turn_event: Event) -> str:
+    return chunks(recorded(stored(turn_event, 1)))[0].id
 
 
 def embedded(model: str, *ids: str, dimensions: int = 3) -> Event:

@@ -106,7 +106,7 @@ async def test_the_command_lists_and_retries_what_a_reactor_parked(play: Play, r
     listed = await turnlog("dead-letters", "list", "--projection", EXTRACTION)
     assert f"{bad}  {EXTRACTION}" in listed.out and "Unknown format code" in listed.out
     shown = (await turnlog("dead-letters", "show", str(bad), "--json")).document
-    assert [one["projection"] for one in shown["dead_letters"]] == [EXTRACTION]
+    assert [letter["projection"] for letter in shown["dead_letters"]] == [EXTRACTION]
     refused = await turnlog("dead-letters", "list", "--projection", "nothing", "--json")
     assert refused.error == "not-found"
     retried = await turnlog("dead-letters", "retry")
@@ -142,4 +142,4 @@ async def test_an_unavailable_dependency_parks_nothing_even_after_repeated_failu
 async def test_every_consumer_that_may_park_is_known_by_its_name(play: Play) -> None:
     async with play("projectors", "reactors", "agent", "analytics", api_key="k", model="m") as stage:
         consumers = await stage.runtime.log.nc.jetstream().consumers_info(STREAM)
-        assert {one.config.durable_name for one in consumers} - {None} == set(REACTORS)
+        assert {consumer.config.durable_name for consumer in consumers} - {None} == set(REACTORS)

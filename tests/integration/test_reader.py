@@ -23,19 +23,19 @@ async def fill(log: Log, n: int, threads: int = 3) -> None:
 
 
 async def read_until(reader: OrderedReader, seq: int) -> list[Stored]:
-    found: list[Stored] = []
-    while not found or found[-1].seq < seq:
-        found += await reader.batch(limit=100)
-    return found
+    stored: list[Stored] = []
+    while not stored or stored[-1].seq < seq:
+        stored += await reader.batch(limit=100)
+    return stored
 
 
 async def test_everything_comes_in_order_from_a_log_of_any_size(log: Log) -> None:
     await fill(log, 5_000)
     async with log.reader(0, 1) as reader:
-        found = [stored async for stored in reader.until_caught_up()]
-    assert [stored.seq for stored in found] == list(range(1, 5_001))
-    assert [text_of(recorded(stored).event) for stored in found[:3]] == ["0", "1", "2"]
-    assert found[-1].pending == 0
+        records = [stored async for stored in reader.until_caught_up()]
+    assert [stored.seq for stored in records] == list(range(1, 5_001))
+    assert [text_of(recorded(stored).event) for stored in records[:3]] == ["0", "1", "2"]
+    assert records[-1].pending == 0
 
 
 async def test_a_reader_starts_at_its_sequence_and_continues_with_new_events(log: Log) -> None:
@@ -95,14 +95,14 @@ async def test_large_messages_come_in_batches_bounded_by_bytes(log: Log) -> None
         while not batches or batches[-1][-1].pending:
             batches += [batch] if (batch := await reader.batch(wait_s=5)) else []
     assert [stored.seq for batch in batches for stored in batch] == list(range(1, len(texts) + 1))
-    assert all(len(batch) == 1 or sum(len(one.body) for one in batch) <= BATCH_BYTES for batch in batches)
+    assert all(len(batch) == 1 or sum(len(stored.body) for stored in batch) <= BATCH_BYTES for batch in batches)
 
 
 async def test_a_thread_filter_gives_only_that_thread(log: Log) -> None:
     await fill(log, 30)
     await log.append_many([turn("odd id", thread="t.1"), turn("other tenant", thread="t1", tenant="acme")])
-    found = [text_of(r.event) async for r in log.read_thread("default", "t1")]
-    assert found == [str(i) for i in range(1, 30, 3)]
+    texts = [text_of(r.event) async for r in log.read_thread("default", "t1")]
+    assert texts == [str(i) for i in range(1, 30, 3)]
     assert [r.seq async for r in log.read_thread("default", "t1", start_seq=6, through_seq=12)] == [8, 11]
     assert [r.seq async for r in log.read_thread("default", "t.1")] == [31]
     assert [r.seq async for r in log.read_thread("acme", "t1")] == [32]
@@ -117,18 +117,18 @@ async def test_a_bounded_read_ends_at_its_bound_though_more_comes(log: Log) -> N
 
 async def test_a_consumer_deleted_under_the_reader_is_a_gap_and_reopening_loses_nothing(log: Log) -> None:
     await fill(log, 100)
-    found: list[int] = []
+    seqs: list[int] = []
     with pytest.raises(GapInLog):
         async with log.reader(0, 1) as reader:
-            found += [s.seq for s in await read_until(reader, 100)]
+            seqs += [s.seq for s in await read_until(reader, 100)]
             (consumer,) = await log.nc.jetstream().consumers_info(STREAM)
             await log.nc.jetstream().delete_consumer(STREAM, consumer.name)
             await fill(log, 100)
-            while found[-1] < 200:
-                found += [s.seq for s in await reader.batch(wait_s=1)]
-    async with log.reader(0, found[-1] + 1) as again:
-        found += [s.seq for s in await read_until(again, 200)]
-    assert found == list(range(1, 201))
+            while seqs[-1] < 200:
+                seqs += [s.seq for s in await reader.batch(wait_s=1)]
+    async with log.reader(0, seqs[-1] + 1) as again:
+        seqs += [s.seq for s in await read_until(again, 200)]
+    assert seqs == list(range(1, 201))
 
 
 async def test_a_deleted_message_is_a_gap(log: Log) -> None:

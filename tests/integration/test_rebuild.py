@@ -141,7 +141,7 @@ async def test_a_reader_that_locks_tables_in_another_order_does_not_deadlock(
             while await rows(db, _LOCKED_OUT) == [(False,)]:
                 await asyncio.sleep(0.01)
             assert await rows(reader, "SELECT count(*) FROM thread_activity") == [(4,)]
-        assert [one.projection for one in await rebuilding] == [first.name, last.name]
+        assert [rebuilt.projection for rebuilt in await rebuilding] == [first.name, last.name]
     assert await rows(db, SHADOWS) == []
 
 
@@ -152,10 +152,10 @@ async def test_all_are_rebuilt_and_verified_in_one_pass_over_the_log(
     assert sorted(done.projection for done in await rebuild_several(log, database_url, PROJECTIONS)) == sorted(BY_NAME)
     assert [await everything(db, projection) for projection in PROJECTIONS] == before
     checked = await verify_several(log, database_url, PROJECTIONS)
-    assert sorted(found.projection for found in checked) == sorted(BY_NAME)
-    assert all(found.clean for found in checked)
+    assert sorted(result.projection for result in checked) == sorted(BY_NAME)
+    assert all(result.clean for result in checked)
     await db.execute("UPDATE usage SET calls = 0; DELETE FROM messages WHERE seq = 5")
-    unclean = [found.projection for found in await verify_several(log, database_url, PROJECTIONS) if not found.clean]
+    unclean = [result.projection for result in await verify_several(log, database_url, PROJECTIONS) if not result.clean]
     assert unclean == ["messages"]
 
 
@@ -166,7 +166,7 @@ async def test_vectors_and_their_neighbour_index_come_back_without_a_model(
         "INSERT INTO embedding_cache (model, text_hash, embedding) SELECT 'small', "
         "sha256(convert_to(index_text, 'UTF8')), ('[1,2,' || seq || ']')::halfvec FROM memory_vectors"
     )
-    ids = [found for (found,) in await rows(db, "SELECT id FROM memory_vectors WHERE thread_id = 't1'")]
+    ids = [vector_id for (vector_id,) in await rows(db, "SELECT id FROM memory_vectors WHERE thread_id = 't1'")]
     await log.append(event(ChunksEmbedded(model="small", dimensions=3, chunk_ids=tuple(ids)), "t1"))
     await settled()
     before = await everything(db, VECTORS)
@@ -200,9 +200,9 @@ async def test_progress_counts_to_the_end(log: Log, database_url: str, projected
     [done] = await rebuild_several(log, database_url, [MESSAGES], lambda done, total: seen.append((done, total)))
     assert seen[-1] == (61, 61)
     assert done.events_per_s > 0
-    for one in (rebuild, verify):
+    for command in (rebuild, verify):
         seen.clear()
-        await one(log, database_url, MESSAGES, lambda done, total: seen.append((done, total)))
+        await command(log, database_url, MESSAGES, lambda done, total: seen.append((done, total)))
         assert seen[-1] == (61, 61)
 
 
@@ -334,13 +334,13 @@ async def test_verify_names_the_row_that_differs_from_the_log(
     statement, seq = TAMPERINGS[kind]
     clean = await verify(log, database_url, MESSAGES)
     await db.execute(statement.encode())
-    found = await verify(log, database_url, MESSAGES)
-    (difference,) = found.differences
+    result = await verify(log, database_url, MESSAGES)
+    (difference,) = result.differences
     assert (difference.table, difference.kind) == ("messages", kind)
     assert difference.key.endswith(f" / {seq}")
     assert clean.clean
-    assert not found.clean
-    assert clean.checksum != found.checksum
+    assert not result.clean
+    assert clean.checksum != result.checksum
     await rebuild(log, database_url, MESSAGES)
     assert (await verify(log, database_url, MESSAGES)).checksum == clean.checksum
 
@@ -352,8 +352,8 @@ async def test_verify_notices_a_parked_event_that_was_forgotten(
     await settled()
     assert (await verify(log, database_url, MESSAGES)).clean
     await db.execute("DELETE FROM dead_letters WHERE seq = 2")
-    found = (await verify(log, database_url, MESSAGES)).differences
-    assert found == (Difference("dead_letters", "2", "parked on one side only"),)
+    differences = (await verify(log, database_url, MESSAGES)).differences
+    assert differences == (Difference("dead_letters", "2", "parked on one side only"),)
 
 
 async def test_verify_is_clean_while_events_keep_coming(
@@ -366,7 +366,7 @@ async def test_verify_is_clean_while_events_keep_coming(
     writer = asyncio.create_task(write())
     checked = [await verify(log, database_url, BY_NAME[name]) for name in ("messages", "thread_activity", "vectors")]
     await writer
-    assert all(found.clean for found in checked)
+    assert all(result.clean for result in checked)
 
 
 async def test_retry_of_a_thread_with_nothing_parked_does_nothing(

@@ -32,20 +32,20 @@ def chat(count: int = 120) -> list[Event]:
 
 async def likely(db: Connection, scope: Scope, query: str, k: int = 5) -> list[tuple[int, float]]:
     keys, index = await candidate_chunks(db, scope, [Query(query)], None, await sample_scope(db, scope, None, None))
-    return [(keys[one.chunk][1], round(one.score, 4)) for one in rank(Query(query), index, k)]
+    return [(keys[scored.chunk][1], round(scored.score, 4)) for scored in rank(Query(query), index, k)]
 
 
 async def whole(db: Connection, scope: Scope, query: str, k: int = 5) -> list[tuple[int, float]]:
-    return [(one.seq, round(one.score, 4)) for one in await Recall(None).search(db, scope, query, k)]
+    return [(turn.seq, round(turn.score, 4)) for turn in await Recall(None).search(db, scope, query, k)]
 
 
 async def test_candidates_rank_as_the_whole_scope_does(log: Log, db: Connection, settled: Settled) -> None:
     await log.append_many(chat())
     await settled()
     for pet in PETS:
-        found = await likely(db, T, f"the place where the {pet} sleeps", 2)
-        assert found == await whole(db, T, f"the place where the {pet} sleeps", 2)
-        assert [seq % 20 for seq, _ in sorted(found)] == [6, 7]
+        scored = await likely(db, T, f"the place where the {pet} sleeps", 2)
+        assert scored == await whole(db, T, f"the place where the {pet} sleeps", 2)
+        assert [seq % 20 for seq, _ in sorted(scored)] == [6, 7]
 
 
 async def test_a_common_word_alone_still_finds_turns_that_say_it(log: Log, db: Connection, settled: Settled) -> None:
@@ -109,15 +109,15 @@ async def test_a_large_scope_answers_through_the_same_search(
     await log.append_many(many)
     await settled()
     recall = Recall(None)
-    found = await recall.search(db, T, "where does the parrot sleep", 2)
-    assert sorted(one.seq for one in found) == [26, 27]
-    assert found[0].time - found[1].time in (timedelta(minutes=1), timedelta(minutes=-1))
-    assert sum(found[0].parts.values()) == pytest.approx(found[0].score, abs=1e-4)
-    assert {one.seq for one in await recall.search(db, T, "where does the parrot sleep", 2, before_seq=27)} >= {26}
+    turns = await recall.search(db, T, "where does the parrot sleep", 2)
+    assert sorted(turn.seq for turn in turns) == [26, 27]
+    assert turns[0].time - turns[1].time in (timedelta(minutes=1), timedelta(minutes=-1))
+    assert sum(turns[0].parts.values()) == pytest.approx(turns[0].score, abs=1e-4)
+    assert {turn.seq for turn in await recall.search(db, T, "where does the parrot sleep", 2, before_seq=27)} >= {26}
     await log.append(turn("My parrot sleeps in the kitchen now.", minutes=9_000))
     await settled()
-    assert 2_121 in [one.seq for one in await recall.search(db, T, "where does the parrot sleep", 3)]
-    await log.append(Event(time=found[0].time, thread="t", data=ThreadDeleted()))
+    assert 2_121 in [turn.seq for turn in await recall.search(db, T, "where does the parrot sleep", 3)]
+    await log.append(Event(time=turns[0].time, thread="t", data=ThreadDeleted()))
     await settled()
     async with await connect(database_url) as other:
         asked = [recall.search(conn, T, "where does the parrot sleep", 3) for conn in (db, other)]

@@ -37,8 +37,8 @@ def server() -> Iterator[OpenAIServer]:
 
 @pytest.fixture
 def play(nats_url: str, database_url: str, server: OpenAIServer) -> Play:
-    given = {"rerank_base_url": server.url, "rerank_model": "ranker", "rerank_timeout_s": 20.0}
-    return player(nats_url, database_url, ("projectors",), **given)
+    settings = {"rerank_base_url": server.url, "rerank_model": "ranker", "rerank_timeout_s": 20.0}
+    return player(nats_url, database_url, ("projectors",), **settings)
 
 
 def said() -> list[Event]:
@@ -49,8 +49,8 @@ async def search(db: Connection, recall: Recall, k: int = 5, query: str = "cat")
     return await recall.search(db, Scope("default", "t"), query, k)
 
 
-def texts(found: list[Recalled]) -> list[str]:
-    return [one.text for one in found]
+def texts(turns: list[Recalled]) -> list[str]:
+    return [turn.text for turn in turns]
 
 
 @pytest.mark.usefixtures("running_projectors")
@@ -70,14 +70,14 @@ class TestSearch:
                 {"index": 1, "relevance_score": 0.1},
             ]
         )
-        found = await search(db, searching, k=2)
+        turns = await search(db, searching, k=2)
         await reranker.close()
         [sent] = server.bodies("rerank")
-        assert sent["documents"] == [f"[8 May 2023] user: {one.text}" for one in plain[:3]]
+        assert sent["documents"] == [f"[8 May 2023] user: {turn.text}" for turn in plain[:3]]
         assert (sent["model"], sent["query"], sent["top_n"]) == ("ranker", "cat", 3)
-        assert texts(found) == [plain[2].text, plain[1].text]
-        assert [one.rerank for one in found] == [7.5, 0.1]
-        assert found[0].document(explain=True)["rerank"] == 7.5
+        assert texts(turns) == [plain[2].text, plain[1].text]
+        assert [turn.rerank for turn in turns] == [7.5, 0.1]
+        assert turns[0].document(explain=True)["rerank"] == 7.5
         assert searching.degraded is None
 
     @pytest.mark.parametrize(
@@ -115,9 +115,9 @@ class TestSearch:
                 server.rank(results)
         reranker = Reranker(server.url, server.key, "ranker", timeout_s=0.3 if results == "hang" else 20)
         searching = Recall(None, reranker)
-        found = await search(db, searching)
+        turns = await search(db, searching)
         await reranker.close()
-        assert found == plain
+        assert turns == plain
         assert (searching.degraded or "").startswith("not reranked: ")
         assert server.key not in (searching.degraded or "")
 
@@ -140,12 +140,12 @@ async def test_recall_and_the_episodes_of_a_context_are_reranked_alike(play: Pla
     async with play() as stage:
         small_talk = [turn(f"Small talk {n}.", ("user", "assistant")[n % 2], minutes=9 + n) for n in range(20)]
         await stage.runtime.log.append_many([*said(), *small_talk])
-        found = await recall(stage.runtime, "default", QUESTION, thread="t", k=2)
-        document = recall_document(QUESTION, found, explain=True)
+        recalled = await recall(stage.runtime, "default", QUESTION, thread="t", k=2)
+        document = recall_document(QUESTION, recalled, explain=True)
         await context_of(stage.runtime, "default", "t", query=QUESTION, tokens=150)
         alone = await recall(stage.runtime, "default", QUESTION, thread="t", k=2, keyword_only=True)
-    assert found.turns[0].text == SAID[2]
-    assert document["items"][0]["rerank"] == found.turns[0].rerank == 5.0
+    assert recalled.turns[0].text == SAID[2]
+    assert document["items"][0]["rerank"] == recalled.turns[0].rerank == 5.0
     first, second = server.bodies("rerank")
     assert first["query"] == second["query"] == QUESTION
     assert alone.turns[0].rerank is None

@@ -29,7 +29,7 @@ async def test_a_long_turn_of_many_pieces_is_found_once(log: Log, db: Connection
     await settled()
     [(pieces,)] = await (await db.execute("SELECT count(*) FROM memory_vectors WHERE seq = 1")).fetchall()
     assert pieces > 1
-    assert [found.seq for found in await search(db, "lighthouse keeper letter")].count(1) == 1
+    assert [match.seq for match in await search(db, "lighthouse keeper letter")].count(1) == 1
 
 
 async def test_japanese_and_both_kinds_of_chinese_characters_are_found(
@@ -47,10 +47,10 @@ async def test_k_bounds_the_turns_and_the_best_comes_first(log: Log, db: Connect
     said = ["The cat sleeps.", "A cat and a dog play.", "Only the dog barks.", "It rains."]
     await log.append_many([turn(text, minutes=n) for n, text in enumerate(said)])
     await settled()
-    found = await search(db, "cat dog", 2)
-    assert found[0].text == "A cat and a dog play."
-    assert len(found) == 2
-    assert found[0].score >= found[1].score
+    turns = await search(db, "cat dog", 2)
+    assert turns[0].text == "A cat and a dog play."
+    assert len(turns) == 2
+    assert turns[0].score >= turns[1].score
     assert await search(db, "cat dog", 0) == []
 
 
@@ -60,9 +60,9 @@ async def test_turns_of_the_named_day_come_first(log: Log, db: Connection, settl
         await log.append(turn("We watered the plants.", minutes=number * days, thread=f"day-{number}", user="ann"))
     await settled()
     ann, now = Scope("default", None, "ann"), datetime(2023, 5, 12, 9, tzinfo=UTC)
-    [found, *_] = await search(db, "Did we water the plants yesterday?", scope=ann, now=now)
-    assert found.thread == "day-3"
-    assert found.parts["time"] > 0
+    [first, *_] = await search(db, "Did we water the plants yesterday?", scope=ann, now=now)
+    assert first.thread == "day-3"
+    assert first.parts["time"] > 0
 
 
 async def test_each_part_of_a_question_has_its_share_of_the_turns(log: Log, db: Connection, settled: Settled) -> None:
@@ -70,10 +70,10 @@ async def test_each_part_of_a_question_has_its_share_of_the_turns(log: Log, db: 
     said = [*flats, "The landlord is Mr Chen."]
     await log.append_many([turn(text, minutes=n) for n, text in enumerate(said)])
     await settled()
-    found = await search(db, "In which street is my flat with the balcony? Also, who is the landlord?", 4)
-    assert found[1].text == "The landlord is Mr Chen."
-    assert [one.asked for one in found[:3]] == [1, 2, 1]
-    assert len({one.seq for one in found}) == 4
+    turns = await search(db, "In which street is my flat with the balcony? Also, who is the landlord?", 4)
+    assert turns[1].text == "The landlord is Mr Chen."
+    assert [turn.asked for turn in turns[:3]] == [1, 2, 1]
+    assert len({turn.seq for turn in turns}) == 4
 
 
 async def test_a_month_in_a_speakers_name_is_not_a_time(log: Log, db: Connection, settled: Settled) -> None:
@@ -90,15 +90,15 @@ async def test_a_sentence_said_twice_names_both_turns(log: Log, db: Connection, 
     first, second = turn("I run every day.", source_id="a"), turn("I run every day.", source_id="b", minutes=1)
     await log.append_many([first, turn("Really?", "assistant", minutes=1), second])
     await settled()
-    found = await search(db, "run every day", 3)
-    assert [one.source_id for one in found][:2] == ["a", "b"]
-    assert [one.event_id for one in found][:2] == [first.id, second.id]
+    turns = await search(db, "run every day", 3)
+    assert [turn.source_id for turn in turns][:2] == ["a", "b"]
+    assert [turn.event_id for turn in turns][:2] == [first.id, second.id]
 
 
 async def test_turns_in_the_window_are_left_out(log: Log, db: Connection, settled: Settled) -> None:
     await log.append_many([turn(f"The boat number {n} sails.", minutes=n) for n in range(6)])
     await settled()
-    assert {one.seq for one in await search(db, "boat sails", 10, before=4)} == {1, 2, 3}
+    assert {turn.seq for turn in await search(db, "boat sails", 10, before=4)} == {1, 2, 3}
     assert await search(db, "boat sails", 10, before=1) == []
 
 
@@ -114,8 +114,8 @@ async def test_a_scope_holds_one_thread_or_all_of_a_user_and_never_another_tenan
         ]
     )
     await settled()
-    assert {one.thread for one in await search(db, "key")} == {"t"}
-    assert {one.thread for one in await search(db, "key", scope=Scope("default", user="ann"))} == {"t", "other"}
+    assert {turn.thread for turn in await search(db, "key")} == {"t"}
+    assert {turn.thread for turn in await search(db, "key", scope=Scope("default", user="ann"))} == {"t", "other"}
     assert await search(db, "key", scope=Scope("default", "nowhere")) == []
 
 
@@ -149,7 +149,7 @@ async def test_turns_of_one_topic_are_found_by_their_index_among_many_others(db:
     for scope in (essay, of_ann):
         plan = await db.execute(f"EXPLAIN {scope.searched.rows('v.id')}".encode(), scope.params)
         assert "memory_vectors_topics" in str(await plan.fetchall())
-        assert {one.seq % 1000 for one in await search(db, "boat", 50, scope)} == {0}
+        assert {turn.seq % 1000 for turn in await search(db, "boat", 50, scope)} == {0}
     assert len(await search(db, "boat", 50, essay)) == 20
 
 
@@ -166,9 +166,9 @@ async def test_a_search_before_a_sequence_sees_changes_of_earlier_turns(
     if change == "written again":
         await log.append_many([turn(text, minutes=n) for n, text in enumerate(said, 30)])
     await settled()
-    found = await kept.search(db, T, "boat sails", 20, 9)
-    assert [one.seq for one in found] == [one.seq for one in await search(db, "boat sails", 20, before=9)]
-    assert not found
+    turns = await kept.search(db, T, "boat sails", 20, 9)
+    assert [turn.seq for turn in turns] == [turn.seq for turn in await search(db, "boat sails", 20, before=9)]
+    assert not turns
 
 
 async def test_a_search_before_a_sequence_does_not_find_later_repetitions(
@@ -182,7 +182,7 @@ async def test_a_search_before_a_sequence_does_not_find_later_repetitions(
     await log.append(turn(said[0], minutes=20))
     await settled()
     assert await kept.search(db, T, "boat sails", 20, 9) == first == await search(db, "boat sails", 20, before=9)
-    assert {one.seq for one in first} == set(range(1, 9))
+    assert {turn.seq for turn in first} == set(range(1, 9))
 
 
 async def test_turns_of_an_excluded_thread_are_not_found_but_those_of_others(
@@ -194,23 +194,23 @@ async def test_turns_of_an_excluded_thread_are_not_found_but_those_of_others(
         await log.append(turn(text, minutes=minutes, thread=thread, user="ann"))
         await settled()
 
-    async def found() -> list[Recalled]:
+    async def search_without_new() -> list[Recalled]:
         return await recall.search(db, ann, "Which boat is moored?", 9, without={"new"})
 
     for number in range(4):
         await say(f"The boat number {number} is moored.", f"old{number}", number)
-    first = await found()
+    first = await search_without_new()
     await say("Which boat is moored?", "new", 10)
-    assert {one.thread for one in await found()} == {one.thread for one in first}
+    assert {turn.thread for turn in await search_without_new()} == {turn.thread for turn in first}
 
     await say("A red boat is moored too.", "old2", 12)
     await say("One more boat is moored.", "other", 13)
-    again = await found()
-    assert {one.text for one in again} == {one.text for one in first} | {
+    again = await search_without_new()
+    assert {turn.text for turn in again} == {turn.text for turn in first} | {
         "A red boat is moored too.",
         "One more boat is moored.",
     }
     await log.append(Event(tenant="default", thread="old3", user="ann", data=ThreadDeleted()))
     await settled()
-    assert await found() == await Recall(None).search(db, ann, "Which boat is moored?", 9, without={"new"})
-    assert "old3" not in {one.thread for one in await found()}
+    assert await search_without_new() == await Recall(None).search(db, ann, "Which boat is moored?", 9, without={"new"})
+    assert "old3" not in {turn.thread for turn in await search_without_new()}

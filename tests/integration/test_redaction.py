@@ -61,7 +61,9 @@ pytestmark = pytest.mark.slow
 
 SECRET = "Zebrafish-77"
 SAID = f"My locker opens with {SECRET}, and I like tea."
-TABLES = sorted({table.name for one in PROJECTIONS for table in one.tables} | {"embedding_cache", "dead_letters"})
+TABLES = sorted(
+    {table.name for projection in PROJECTIONS for table in projection.tables} | {"embedding_cache", "dead_letters"}
+)
 
 
 @pytest.fixture
@@ -72,14 +74,14 @@ def play(nats_url: str, database_url: str, tmp_path: Path) -> Play:
 @pytest.fixture
 async def room(play: Play) -> AsyncIterator[Stage]:
     """Yields a stage without keys, so that a search of the log's bytes finds unencrypted words."""
-    async with play("projectors", kek=None) as found:
-        yield found
+    async with play("projectors", kek=None) as opened:
+        yield opened
 
 
 @pytest.fixture
 async def sealed_room(play: Play) -> AsyncIterator[Stage]:
-    async with play("projectors") as found:
-        yield found
+    async with play("projectors") as opened:
+        yield opened
 
 
 async def told(stage: Stage) -> tuple[int, dict[str, Any]]:
@@ -162,14 +164,14 @@ async def told(stage: Stage) -> tuple[int, dict[str, Any]]:
 async def rows_with(stage: Stage, words: str, but: str = "of-bob") -> dict[str, list[Any]]:
     """Returns the rows with the words by table, without those of another person's thread."""
     query = "SELECT t::text FROM {} t WHERE t::text ILIKE %s AND t::text NOT LIKE %s"
-    found = {name: await stage.rows(query.format(name), f"%{words}%", f"%{but}%") for name in TABLES}
-    return {name: lines for name, lines in found.items() if lines}
+    rows = {name: await stage.rows(query.format(name), f"%{words}%", f"%{but}%") for name in TABLES}
+    return {name: lines for name, lines in rows.items() if lines}
 
 
 async def stored_bodies(log: Log) -> list[bytes]:
     """Returns the bytes of every stored message except that of another person."""
-    every = [one async for one in read_to(log.nc, [f"{STORED_PREFIX}.>"], 1, as_stored=True)]
-    return [one.body for one in every if b"of-bob" not in one.body]
+    every = [stored async for stored in read_to(log.nc, [f"{STORED_PREFIX}.>"], 1, as_stored=True)]
+    return [stored.body for stored in every if b"of-bob" not in stored.body]
 
 
 async def struck(stage: Stage, seq: int, words: str | None = SECRET, **more: Any) -> RedactionReceipt:
@@ -214,7 +216,7 @@ async def test_a_rebuild_after_a_redaction_of_sealed_words_gives_the_same_rows(s
     before = {name: await sealed_room.rows(query.format(name)) for name in TABLES}
     await rebuild_several(runtime.log, runtime.database_url, PROJECTIONS)
     assert {name: await sealed_room.rows(query.format(name)) for name in TABLES} == before
-    said = [one.data.content for one in await sealed_room.events("t") if isinstance(one.data, TurnRecorded)]
+    said = [event.data.content for event in await sealed_room.events("t") if isinstance(event.data, TurnRecorded)]
     assert said[0] == "My locker opens with [redacted], and I like tea."
 
 
@@ -291,11 +293,11 @@ async def test_a_replacement_counts_only_if_its_event_is_gone(room: Stage) -> No
     runtime = room.runtime
     seq, about = await told(room)
     forged = about["asked"].model_copy(update={"data": turn("I owe Bob money.").data})
-    recorded = await anext(one async for one in runtime.log.read_thread("default", "t"))
+    recorded = await anext(recorded async for recorded in runtime.log.read_thread("default", "t"))
     begun = redact.TurnRedacted(redaction=UUID(int=1), conversation="t", turn_id=forged.id, seq=seq, whole=False)
     await runtime.log.append(replacing.carrier(runtime, recorded, forged, begun))
     await runtime.log.append(event(begun, REDACTIONS))
-    assert next(one.data for one in await room.events("t")) == about["asked"].data
+    assert next(event.data for event in await room.events("t")) == about["asked"].data
 
 
 async def test_forged_replacements_change_no_event_and_stop_no_reader(room: Stage) -> None:
@@ -313,7 +315,7 @@ async def test_forged_replacements_change_no_event_and_stop_no_reader(room: Stag
     await js.publish("turnlog.default.x.event_redacted", encode(turn("Not what its subject says.", thread="x")))
     begun = redact.TurnRedacted(redaction=UUID(int=1), conversation="t", turn_id=UUID(int=2), seq=seq, whole=False)
     await runtime.log.append(event(begun, REDACTIONS))
-    said = next(one.data for one in await room.events("t") if isinstance(one.data, TurnRecorded))
+    said = next(event.data for event in await room.events("t") if isinstance(event.data, TurnRecorded))
     assert said.content == "My locker opens with [redacted], and I like tea."
 
 
@@ -324,7 +326,7 @@ async def test_a_running_read_sees_a_redaction_made_meanwhile(
     await own.append_many([turn("Hello."), turn("Good morning.", "assistant"), turn("How are you?")])
     seq, _ = await told(room)
     last = (await own.append(turn(f"Is it {SECRET}?"))).seq
-    said = [one.seq async for one in own.read_thread("default", "t", types=("turn_recorded",))]
+    said = [recorded.seq async for recorded in own.read_thread("default", "t", types=("turn_recorded",))]
     other = await Log.connect(nats_url, room.runtime.settings.stream, signer=own.signer)
     try:
         reading = other.read_thread("default", "t", types=("turn_recorded",))
@@ -332,10 +334,10 @@ async def test_a_running_read_sees_a_redaction_made_meanwhile(
             patch.setattr("turnlog.events.read.PULL", 1)  # so that most messages are not sent before the redaction
             read = [await anext(reading)]
         await replaced_in_log(room, seq, SECRET)
-        read += [one async for one in reading]
-        assert [one.seq for one in read] == said and said[-1] == last
+        read += [recorded async for recorded in reading]
+        assert [recorded.seq for recorded in read] == said and said[-1] == last
         assert SECRET not in repr(read) and repr(read).count("[redacted]") == 3
-        lines = [one async for one in tail(room.runtime, 1, follow=False, thread="t", types=("turn_recorded",))]
+        lines = [line async for line in tail(room.runtime, 1, follow=False, thread="t", types=("turn_recorded",))]
         assert [line.stored.seq for line in lines] == said
     finally:
         await other.close()
@@ -355,7 +357,7 @@ async def test_a_reader_opened_during_a_redaction_sees_the_replacements(
 
     try:
         monkeypatch.setattr("turnlog.events.read.replacements", known_before)
-        said = [one.event.data async for one in other.read_thread("default", "t", types=("turn_recorded",))]
+        said = [recorded.event.data async for recorded in other.read_thread("default", "t", types=("turn_recorded",))]
         assert (
             isinstance(said[0], TurnRecorded) and said[0].content == "My locker opens with [redacted], and I like tea."
         )

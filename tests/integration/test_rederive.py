@@ -89,23 +89,23 @@ async def valid(runtime: Runtime) -> set[str]:
 
 
 async def the_difference(runtime: Runtime) -> Compared:
-    [found] = await compare(runtime, "default", "next")
-    return found
+    [comparison] = await compare(runtime, "default", "next")
+    return comparison
 
 
 async def test_the_same_extractor_makes_no_difference(runtime: Runtime) -> None:
     assert await derive(runtime, "default", "next", [], nothing) == 1
-    found = (await the_difference(runtime)).found
-    assert found.nothing
-    assert found.kept == len(await valid(runtime)) >= 2
+    difference = (await the_difference(runtime)).found
+    assert difference.nothing
+    assert difference.kept == len(await valid(runtime)) >= 2
 
 
 async def test_an_additional_rule_adds_a_memory_only_after_promotion(runtime: Runtime, tmp_path: Path) -> None:
     before = await real(runtime)
     await derive(await with_cello(runtime, tmp_path), "default", "next", [], nothing)
-    found = (await the_difference(runtime)).found
-    assert [row.content for row in found.added] == ["Instrument: cello"]
-    assert (found.changed, found.gone) == ((), ())
+    difference = (await the_difference(runtime)).found
+    assert [row.content for row in difference.added] == ["Instrument: cello"]
+    assert (difference.changed, difference.gone) == ((), ())
     assert await real(runtime) == before
 
 
@@ -123,8 +123,8 @@ async def test_promoting_adds_new_memories_and_ends_missing_ones(runtime: Runtim
 
 async def test_a_memory_ended_by_a_promotion_is_valid_again_when_found_again(runtime: Runtime, tmp_path: Path) -> None:
     cello = await with_cello(runtime, tmp_path)
-    for one in (cello, runtime, cello):
-        await derive(one, "default", "next", [], nothing)
+    for running in (cello, runtime, cello):
+        await derive(running, "default", "next", [], nothing)
         await promote(runtime, "default", "next", nothing)
     assert "Instrument: cello" in await valid(runtime)
     assert len([row for row in await real(runtime) if "cello" in row.content]) == 1
@@ -157,9 +157,9 @@ async def test_manual_changes_are_in_no_difference(runtime: Runtime, tmp_path: P
     await memories.forget("default", "ann", first.id)
     await memories.remember("default", "ann", "Plays the piano on Sundays")
     await derive(await with_cello(runtime, tmp_path), "default", "next", [], nothing)
-    found = (await the_difference(runtime)).found
-    assert [row.content for row in found.added] == ["Instrument: cello"]
-    assert found.gone == ()
+    difference = (await the_difference(runtime)).found
+    assert [row.content for row in difference.added] == ["Instrument: cello"]
+    assert difference.gone == ()
 
 
 async def test_other_words_do_not_bring_back_a_forgotten_memory(runtime: Runtime, server: ExtractingServer) -> None:
@@ -218,9 +218,9 @@ async def test_a_models_memories_cost_what_the_difference_says_and_the_same_run_
     }
     asked = await with_settings(runtime, api_base_url=server.url, model="test-model")
     await derive(asked, "default", "next", [], nothing)
-    found = await the_difference(runtime)
-    assert [row.content for row in found.found.added] == ["Takes cello lessons"]
-    assert found.cost.calls == 1 and found.cost.tokens > 0
+    comparison = await the_difference(runtime)
+    assert [row.content for row in comparison.found.added] == ["Takes cello lessons"]
+    assert comparison.cost.calls == 1 and comparison.cost.tokens > 0
     await drop(runtime, "default", "next")
     await derive(asked, "default", "next", [], nothing)
     assert len(server.extractions()) == 1
@@ -252,8 +252,8 @@ async def test_without_a_model_the_models_memories_stay(runtime: Runtime, server
     await derive(asked, "default", "next", [], nothing)
     await promote(runtime, "default", "next", nothing)
     await derive(runtime, "default", "rules-only", [], nothing)
-    [found] = await compare(runtime, "default", "rules-only")
-    assert found.found.gone == ()
+    [comparison] = await compare(runtime, "default", "rules-only")
+    assert comparison.found.gone == ()
 
 
 async def test_a_rebuild_asks_no_model_and_gives_the_same_rows(runtime: Runtime, server: ExtractingServer) -> None:

@@ -35,7 +35,7 @@ def broken_at(*texts: str) -> Projection:
 
 
 async def contents(db: Connection, thread: str = "t") -> list[str]:
-    return [text for found, text in await rows(db, CONTENTS) if found == thread]
+    return [text for row_thread, text in await rows(db, CONTENTS) if row_thread == thread]
 
 
 async def test_a_rebuilt_thread_equals_the_log_and_others_are_unchanged(

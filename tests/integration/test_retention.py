@@ -54,7 +54,7 @@ pytestmark = pytest.mark.slow
 SAID = "The green heron nests at Marlow lock."
 NOW = datetime.now(UTC)
 OLD, YOUNG = NOW - timedelta(days=40), NOW - timedelta(days=2)
-TABLES = sorted({table.name for one in PROJECTIONS for table in one.tables} | {"embedding_cache"})
+TABLES = sorted({table.name for projection in PROJECTIONS for table in projection.tables} | {"embedding_cache"})
 
 
 @pytest.fixture
@@ -65,8 +65,8 @@ def play(nats_url: str, database_url: str, tmp_path: Path) -> Play:
 @pytest.fixture
 async def room(play: Play) -> AsyncIterator[Stage]:
     """Yields a stage without keys, so that a search of the log's bytes finds unencrypted words."""
-    async with play("projectors", kek=None) as found:
-        yield found
+    async with play("projectors", kek=None) as opened:
+        yield opened
 
 
 def of(data: EventData, at: datetime, thread: str = "t", user: str | None = "ann") -> Event:
@@ -87,7 +87,7 @@ async def told(stage: Stage) -> dict[str, int]:
     log = stage.runtime.log
     first = said(SAID, OLD)
     answer, young = said(f"Noted: {SAID}", OLD, "assistant"), said("It rained on Monday.", YOUNG)
-    seqs = [one.seq for one in await log.append_many([first, answer, young])]
+    seqs = [stored.seq for stored in await log.append_many([first, answer, young])]
     source = MemorySource(thread="t", seq=seqs[0], event_id=first.id, quote="green heron nests", said_at=OLD)
     later = MemorySource(thread="t", seq=seqs[2], event_id=young.id, quote="rained on Monday", said_at=YOUNG)
     people = memory_thread("ann")
@@ -140,17 +140,17 @@ async def told(stage: Stage) -> dict[str, int]:
 
 async def rows_with(stage: Stage, words: str) -> dict[str, list[Any]]:
     query = "SELECT t::text FROM {} t WHERE t::text ILIKE %s"
-    found = {name: await stage.rows(query.format(name), f"%{words}%") for name in TABLES}
-    return {name: lines for name, lines in found.items() if lines}
+    rows = {name: await stage.rows(query.format(name), f"%{words}%") for name in TABLES}
+    return {name: lines for name, lines in rows.items() if lines}
 
 
 async def in_log(log: Log, words: bytes) -> list[bytes]:
     every = read_to(log.nc, [f"{STORED_PREFIX}.>"], 1, as_stored=True)
-    return [one.body async for one in every if words.lower() in one.body.lower()]
+    return [stored.body async for stored in every if words.lower() in stored.body.lower()]
 
 
 async def receipts(stage: Stage) -> list[TurnsExpired]:
-    return [one.data for one in await stage.events(REDACTIONS) if isinstance(one.data, TurnsExpired)]
+    return [event.data for event in await stage.events(REDACTIONS) if isinstance(event.data, TurnsExpired)]
 
 
 async def test_old_turns_are_deleted_from_log_and_read_models_and_newer_ones_stay(room: Stage) -> None:
@@ -191,7 +191,9 @@ async def test_a_run_that_was_killed_is_finished_by_the_next(room: Stage, monkey
     async def killed(log: Log, seq: int) -> bool:
         done = await overwrite(log, seq)
         if not [
-            one async for one in log.read_thread("default", "t", types=("turn_recorded",)) if one.event.time == OLD
+            recorded
+            async for recorded in log.read_thread("default", "t", types=("turn_recorded",))
+            if recorded.event.time == OLD
         ]:
             raise asyncio.CancelledError  # after all turns are deleted and before rows are rebuilt
         return done
@@ -204,7 +206,7 @@ async def test_a_run_that_was_killed_is_finished_by_the_next(room: Stage, monkey
     assert await rows_with(room, "heron") == {}
     assert await in_log(runtime.log, b"heron") == []
     assert await unlike_a_rebuild(runtime.log, runtime.database_url) == {}
-    assert len({one.redaction for one in await receipts(room)}) == 1
+    assert len({receipt.redaction for receipt in await receipts(room)}) == 1
     assert (await find_old(runtime, NOW)).tenants == []
 
 
@@ -268,7 +270,7 @@ async def test_sealed_archived_and_redacted_turns_are_deleted_too(play: Play) ->
         done = await let_old_turns_go(runtime, NOW)
         assert (done["turns"], done["conversations"]) == (4, 1)
         assert await rows_with(stage, "heron") == {}
-        assert not any("heron" in repr(one.data).lower() for one in await stage.events("t"))
+        assert not any("heron" in repr(event.data).lower() for event in await stage.events("t"))
         query = "SELECT seq, content #>> '{}' FROM messages WHERE thread_id = 't'"
         assert await stage.rows(query) == [(seqs["young"], "It rained on Monday.")]
         assert len(await stage.rows("SELECT FROM checkpoints WHERE thread_id = 't'")) == 1

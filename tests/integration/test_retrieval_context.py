@@ -33,20 +33,20 @@ async def test_everything_known_for_a_message_is_returned_together(log: Log, db:
         ]
     )
     await settled()
-    found = await retrieval_context(db, MemoryRecall(None), "default", "ann", "Who is Maria Lopez?", NOW, 20)
-    assert [one.memory.content for one in found.memories] == ["Maria Lopez is my sister"]
-    assert found.memories[0].explain()["entity"]["value"] == 1.0
-    assert found.preferences == Preferences(UserPreferences(language="zh"), ("I like quiet places",))
-    assert [(one["type"], one["name"]) for one in found.entities] == [("PERSON", "Maria Lopez")]
-    assert found.message_count == 20
-    assert found.degraded is not None
+    context = await retrieval_context(db, MemoryRecall(None), "default", "ann", "Who is Maria Lopez?", NOW, 20)
+    assert [memory.memory.content for memory in context.memories] == ["Maria Lopez is my sister"]
+    assert context.memories[0].explain()["entity"]["value"] == 1.0
+    assert context.preferences == Preferences(UserPreferences(language="zh"), ("I like quiet places",))
+    assert [(entity["type"], entity["name"]) for entity in context.entities] == [("PERSON", "Maria Lopez")]
+    assert context.message_count == 20
+    assert context.degraded is not None
 
 
 async def test_a_manual_entity_is_found_without_a_memory(log: Log, db: Connection, settled: Settled) -> None:
     await log.append(entities(("PERSON", "Maria Lopez")))
     await settled()
-    found = await retrieval_context(db, MemoryRecall(None), "default", "ann", "Who is Maria Lopez?", NOW)
-    assert [one["name"] for one in found.entities] == ["Maria Lopez"]
+    context = await retrieval_context(db, MemoryRecall(None), "default", "ann", "Who is Maria Lopez?", NOW)
+    assert [entity["name"] for entity in context.entities] == ["Maria Lopez"]
 
 
 async def test_for_a_user_who_disabled_memory_only_manual_preferences_are_returned(
@@ -62,21 +62,21 @@ async def test_for_a_user_who_disabled_memory_only_manual_preferences_are_return
         ]
     )
     await settled()
-    found = await retrieval_context(db, MemoryRecall(None), "default", "ann", "Who is Maria Lopez?", NOW)
-    assert found == RetrievalContext(preferences=Preferences(by_hand))
+    context = await retrieval_context(db, MemoryRecall(None), "default", "ann", "Who is Maria Lopez?", NOW)
+    assert context == RetrievalContext(preferences=Preferences(by_hand))
 
 
 async def test_entities_of_the_memories_come_along_in_chinese(log: Log, db: Connection, settled: Settled) -> None:
     await log.append_many([entities(("SCHOOL", "清华大学")), recorded("我想申请清华大学", entities=("清华大学",))])
     await settled()
-    found = await retrieval_context(db, MemoryRecall(None), "default", "ann", "我想申请哪所学校？", NOW)
-    assert [one["name"] for one in found.entities] == ["清华大学"]
+    context = await retrieval_context(db, MemoryRecall(None), "default", "ann", "我想申请哪所学校？", NOW)
+    assert [entity["name"] for entity in context.entities] == ["清华大学"]
 
 
 async def test_nothing_is_returned_for_an_unknown_user(db: Connection, settled: Settled) -> None:
     await settled()
-    found = await retrieval_context(db, MemoryRecall(None), "default", "nobody", "Hello?", NOW)
-    assert found == RetrievalContext()
+    context = await retrieval_context(db, MemoryRecall(None), "default", "nobody", "Hello?", NOW)
+    assert context == RetrievalContext()
 
 
 @pytest.mark.parametrize(
@@ -95,13 +95,13 @@ async def test_entities_contain_no_words_of_a_forgotten_memory(
     await log.append_many([recorded(words, entities=(name,)), event(EntitiesFound(entities=(secret, other)))])
     await settled()
     before = await retrieval_context(db, MemoryRecall(None), "default", "ann", question, NOW)
-    assert [one["description"] for one in before.entities] == [words]
+    assert [entity["description"] for entity in before.entities] == [words]
     async with connection_pool(database_url) as pool:
         await Memories(log, pool).forget("default", "ann", memory_id(words))
     late = event(EntitiesFound(entities=(secret,)))
     await log.append(late)
     await settled()
-    found = await retrieval_context(db, MemoryRecall(None), "default", "ann", question, NOW)
-    assert (found.memories, found.entities) == ((), ())
+    context = await retrieval_context(db, MemoryRecall(None), "default", "ann", question, NOW)
+    assert (context.memories, context.entities) == ((), ())
     assert await rows(db, "SELECT name FROM entities") == [("Chess",)]
     assert (await verify(log, database_url, ENTITIES)).clean

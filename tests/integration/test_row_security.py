@@ -86,9 +86,9 @@ def everything_of(tenant: str) -> list[Event]:
         path=f"{tenant}/2023-05/old.parquet", sha256="9f86d081", events=1, from_seq=1, through_seq=1
     )
     forgotten = MemoryForgotten(memory_id=UUID(int=100), source_ids=(UUID(int=42),))
-    found = [event(data, _place(data), tenant=tenant, user="ann") for data in (*samples, forgotten)]
+    events = [event(data, _place(data), tenant=tenant, user="ann") for data in (*samples, forgotten)]
     question = turn("When is the essay due?", thread="t", tenant=tenant, user="ann")
-    return [question, *found, event(archived, "old", tenant=tenant)]
+    return [question, *events, event(archived, "old", tenant=tenant)]
 
 
 def _place(data: Any) -> str:
@@ -101,8 +101,8 @@ def _place(data: Any) -> str:
 
 @pytest.fixture
 async def runtime(nats_url: str, database_url: str, tmp_path: Path) -> AsyncIterator[Runtime]:
-    given = Settings(nats_url=nats_url, database_url=database_url, home=tmp_path, kek=SecretStr(KEK))
-    async with opened(given) as made, projecting(made), row_security(made):
+    settings = Settings(nats_url=nats_url, database_url=database_url, home=tmp_path, kek=SecretStr(KEK))
+    async with opened(settings) as made, projecting(made), row_security(made):
         yield made
 
 
@@ -110,8 +110,8 @@ async def fill_every_table(runtime: Runtime) -> None:
     """Adds a row of both tenants to every table."""
     await execute(runtime.database_url, f"INSERT INTO turnlog.embedding_cache VALUES {CACHED}")
     for n, tenant in enumerate(TENANTS):
-        for one in everything_of(tenant):
-            await runtime.log.append(one)
+        for sample in everything_of(tenant):
+            await runtime.log.append(sample)
         for table, values in BY_HAND.items():
             await execute(runtime.database_url, f"INSERT INTO turnlog.{table} {values.format(tenant=tenant, n=n)}")
     await runtime.wait_until_projected()
@@ -125,15 +125,15 @@ async def tenants_in(conn: Connection) -> dict[str, list[str]]:
 
 async def answers(runtime: Runtime, tenant: str) -> list[Any]:
     """Returns the results of the operations that read for a tenant."""
-    found = await recall(runtime, tenant, "essay 8 May", user="ann")
+    recalled = await recall(runtime, tenant, "essay 8 May", user="ann")
     return [
         await list_threads(runtime, tenant),
         await transcript(runtime, tenant, "t"),
         (await context_of(runtime, tenant, "t", query="When?", user="ann")).context.messages,
-        [(one.thread, one.seq) for one in found.turns],
-        [one.memory.id for one in found.memories],
+        [(turn.thread, turn.seq) for turn in recalled.turns],
+        [memory.memory.id for memory in recalled.memories],
         await recall(runtime, tenant, "8 May", thread="t", keyword_only=True),
-        [one.id for one in await list_memories(runtime, tenant, "ann", MemoryFilter(every=True))],
+        [memory.id for memory in await list_memories(runtime, tenant, "ann", MemoryFilter(every=True))],
         await list_conflicts(runtime, tenant, "ann", answered=True),
         await list_entities(runtime, tenant, "ann"),
         await show_preferences(runtime, tenant, "ann"),
@@ -208,9 +208,9 @@ async def test_every_table_has_the_policy_or_a_reason_to_have_none(database_url:
         SELECT c.relname::text, c.relrowsecurity, coalesce(pg_get_expr(p.polqual, c.oid), '') FROM pg_class c
         LEFT JOIN pg_policy p ON p.polrelid = c.oid WHERE relnamespace = 'turnlog'::regnamespace AND relkind = 'r'"""
     async with await psycopg.AsyncConnection.connect(database_url) as conn:
-        found = {name: (secured, policy) for name, secured, policy in await rows(conn, query)}
-    assert {name for name, (secured, _) in found.items() if not secured} == {*WITHOUT_TENANT, *SHARED_TABLES}
-    assert {name for name, (_, policy) in found.items() if SETTING in policy} == set(OF_TENANT)
+        policies = {name: (secured, policy) for name, secured, policy in await rows(conn, query)}
+    assert {name for name, (secured, _) in policies.items() if not secured} == {*WITHOUT_TENANT, *SHARED_TABLES}
+    assert {name for name, (_, policy) in policies.items() if SETTING in policy} == set(OF_TENANT)
 
 
 async def test_a_role_that_bypasses_the_policies_is_refused_and_named_by_doctor(runtime: Runtime) -> None:
@@ -224,5 +224,5 @@ async def test_a_role_that_bypasses_the_policies_is_refused_and_named_by_doctor(
         with pytest.raises(NoTenantRole, match=f"CREATE ROLE {ROLE}"):
             await make_usable(conn)
         here = replace(runtime, pool=SimpleNamespace(connection=this_one))
-        found = {one.check: one for one in await checkup(runtime.settings, lambda: nullcontext(here))}
-        assert not found["row security"].ok and "CREATE ROLE" in found["row security"].detail
+        findings = {finding.check: finding for finding in await checkup(runtime.settings, lambda: nullcontext(here))}
+        assert not findings["row security"].ok and "CREATE ROLE" in findings["row security"].detail

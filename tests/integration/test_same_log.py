@@ -36,11 +36,11 @@ async def test_a_log_and_rows_of_an_earlier_version_get_one_id_in_any_order_of_s
     assert LOG_ID not in ((await js.stream_info(STREAM)).config.metadata or {})
 
     started = await asyncio.gather(*(Log.connect(nats_url, StreamOptions()) for _ in range(4)))
-    ids = {(await one.state()).id for one in started}
+    ids = {(await opened_log.state()).id for opened_log in started}
     assert ids == {((await js.stream_info(STREAM)).config.metadata or {})[LOG_ID]}
     assert await assert_same_log(started[0], db) == 1
     assert await rows(db, "SELECT log_id FROM projected_log") == [(ids.pop(),)]
-    await asyncio.gather(*(one.close() for one in started))
+    await asyncio.gather(*(opened_log.close() for opened_log in started))
 
 
 async def test_an_append_into_a_stream_that_was_replaced_is_not_acknowledged(nats_url: str, log: Log) -> None:
@@ -81,9 +81,9 @@ async def test_a_move_that_was_killed_goes_on_and_keeps_the_order_of_events(
         await move_behind(log, 0, 9)
     monkeypatch.setattr(move, "overwrite", real)
     await move_behind(log, 0, 9)
-    found = [recorded(one) async for one in log.read_stored("default", "t")]
-    assert list(dict.fromkeys(one.event.id for one in found)) == [one.id for one in sent]
-    assert min(one.seq for one in found) > 9
+    records = [recorded(stored) async for stored in log.read_stored("default", "t")]
+    assert list(dict.fromkeys(record.event.id for record in records)) == [event.id for event in sent]
+    assert min(record.seq for record in records) > 9
 
 
 async def test_a_deleted_last_event_does_not_indicate_another_log(log: Log, database_url: str, db: Connection) -> None:
@@ -94,7 +94,7 @@ async def test_a_deleted_last_event_does_not_indicate_another_log(log: Log, data
         await wait_for(db, ["messages"], 0, 3, timeout_s=180.0)
     await log.overwrite(3)
     assert await assert_same_log(log, db) == 3
-    assert [(one.position, one.behind) for one in await lag(log, db)] == [(3, 0)]
+    assert [(progress.position, progress.behind) for progress in await lag(log, db)] == [(3, 0)]
 
 
 @pytest.mark.parametrize("kept", [0, 2])
@@ -105,7 +105,7 @@ async def test_moved_events_keep_their_order_and_ids_after_the_sequence(log: Log
     assert await move_behind(log, kept, 10) == 5 - kept
     with pytest.raises(NotFoundError):
         await log.nc.jetstream().get_msg(STREAM, kept + 1)
-    found = [recorded(stored) async for stored in log.read(["turnlog.log.>"])]
-    assert [one.event.id for one in found] == [event.id for event in events]
-    assert [one.seq for one in found] == [*range(1, kept + 1), *range(11, 16 - kept)]
+    records = [recorded(stored) async for stored in log.read(["turnlog.log.>"])]
+    assert [record.event.id for record in records] == [event.id for event in events]
+    assert [record.seq for record in records] == [*range(1, kept + 1), *range(11, 16 - kept)]
     assert (await log.append(turn("next"))).seq == 16 - kept

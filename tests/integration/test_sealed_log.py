@@ -53,7 +53,7 @@ async def log_with(nats_url: str, keys: KeysAtHand) -> AsyncIterator[Log]:
 
 
 async def bodies(log: Log) -> bytes:
-    return b"\n".join([one.body async for one in read_to(log.nc, [f"{STORED_PREFIX}.>"], 1, await log.head())])
+    return b"\n".join([stored.body async for stored in read_to(log.nc, [f"{STORED_PREFIX}.>"], 1, await log.head())])
 
 
 async def contents(stage: Stage, thread: str = "t") -> list[object]:
@@ -89,14 +89,14 @@ async def test_reactors_agent_and_lookups_read_sealed_events(play: Play) -> None
     async with play("projectors", "analytics") as stage:
         done = await stage.runtime.log.append(turn(SECRET, user="ann", tokens_in=3))
         await stage.runtime.wait_until_projected()
-        assert [text_of(one) for one in await stage.events()] == [SECRET]
+        assert [text_of(event) for event in await stage.events()] == [SECRET]
         assert SECRET.encode() not in await bodies(stage.runtime.log)
         line = await line_at(stage.runtime.log, done.seq)
         assert line.document()["event"]["data"]["content"] == SECRET
 
         async def is_counted() -> bool:
-            found = await stage.rows("SELECT characters, tokens_in FROM turnlog_analytics.hourly WHERE role = 'user'")
-            return found == [(len(SECRET), 3)]
+            counts = await stage.rows("SELECT characters, tokens_in FROM turnlog_analytics.hourly WHERE role = 'user'")
+            return counts == [(len(SECRET), 3)]
 
         await eventually(is_counted)
 
@@ -133,7 +133,7 @@ async def test_turns_after_an_erasure_are_sealed_with_a_new_key(play: Play) -> N
         assert await contents(stage) == [SECRET, "I am back."]  # the first turn was projected before
         keys = {json.loads(body)["sealedkey"] for body in (await bodies(stage.runtime.log)).splitlines()}
         assert len(keys) == 2
-        assert [text_of(one) for one in await stage.events()] == [ERASED, "I am back."]
+        assert [text_of(event) for event in await stage.events()] == [ERASED, "I am back."]
 
 
 @settings(
@@ -151,8 +151,8 @@ async def test_a_rebuild_without_users_keys_completes_and_shows_none_of_their_wo
         await log.append_many([make(thread).model_copy(update={"user": "ann"}) for thread, make in made])
         keys.destroyed = True
         await rebuild_several(log, database_url, PROJECTIONS)
-    found = await every_text(db)
-    assert [word for word in WORDS if word in found] == []
+    texts = await every_text(db)
+    assert [word for word in WORDS if word in texts] == []
 
 
 async def test_an_event_whose_key_is_unavailable_waits_and_is_neither_parked_nor_skipped(
@@ -208,9 +208,9 @@ async def test_events_from_before_sealing_are_still_read(nats_url: str, log: Log
     old = turn("said long ago", user="ann")
     await log.append(old)
     async with log_with(nats_url, KeysAtHand(destroyed=True)) as other:
-        [found] = [one.event async for one in other.read_thread("default", "t")]
-    assert found == old
-    assert isinstance(found, Event) and isinstance(found.data, TurnRecorded)
+        [read_back] = [stored.event async for stored in other.read_thread("default", "t")]
+    assert read_back == old
+    assert isinstance(read_back, Event) and isinstance(read_back.data, TurnRecorded)
 
 
 def test_every_table_of_a_projection_is_searched() -> None:

@@ -35,9 +35,9 @@ RULES = SegmentRules(model_context_window=2_000)
 
 @pytest.fixture
 async def play(nats_url: str, database_url: str, model: MemoryServer) -> Play:
-    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "model_timeout_s": 20.0}
+    settings = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "model_timeout_s": 20.0}
     # because only segments are summarised here
-    return player(nats_url, database_url, ROLES, **given, enable_summary=False)
+    return player(nats_url, database_url, ROLES, **settings, enable_summary=False)
 
 
 async def begin(stage: Stage, exchanges: int = 12) -> list[int]:
@@ -56,9 +56,9 @@ async def ask(stage: Stage, through_seq: int, rules: SegmentRules = RULES) -> Ev
 async def session(stage: Stage) -> SessionState:
     await stage.runtime.wait_until_projected()
     async with stage.runtime.pool.connection() as conn:
-        found = await session_state(conn, "default", "t")
-    assert found is not None
-    return found
+        state = await session_state(conn, "default", "t")
+    assert state is not None
+    return state
 
 
 async def until_asked(model: MemoryServer) -> None:
@@ -69,7 +69,7 @@ async def until_asked(model: MemoryServer) -> None:
 
 
 async def made_by_the_reactor(stage: Stage) -> list[Event]:
-    return [one for one in await stage.events() if one.source == SOURCE]
+    return [event for event in await stage.events() if event.source == SOURCE]
 
 
 async def test_a_request_becomes_a_checkpoint_that_keeps_the_last_eight_turns(play: Play, model: MemoryServer) -> None:
@@ -78,8 +78,8 @@ async def test_a_request_becomes_a_checkpoint_that_keeps_the_last_eight_turns(pl
         request = await ask(stage, seqs[-1])
         [made] = await stage.until("segment_checkpointed", 1)
         now = await session(stage)
-        [stored] = [one for one in await stage.events() if one.type == "segment_checkpointed"]
-        usage = [one for one in await stage.all("usage_metered") if one.purpose == "summary"]
+        [stored] = [event for event in await stage.events() if event.type == "segment_checkpointed"]
+        usage = [metered for metered in await stage.all("usage_metered") if metered.purpose == "summary"]
     assert (made.covered_seq, made.turns_covered, made.recent_turns) == (seqs[7], 4, 8)
     assert (made.summary, made.trigger, stored.causation) == ("They planned a trip.", "automatic", request.id)
     assert (made.derivation.from_seq, made.derivation.through_seq) == (seqs[0], seqs[7])
@@ -98,7 +98,7 @@ async def test_the_next_summary_is_made_of_the_one_before_and_the_turns_since(pl
         async with stage.runtime.pool.connection() as conn:
             history = await segment_checkpoints(conn, "default", "t")
     assert second.summary == "They planned a trip.\nThey booked it."
-    assert [one.turns_covered for one in history] == [4, 12]
+    assert [checkpoint.turns_covered for checkpoint in history] == [4, 12]
     assert "message 24" in str(model.asked("summary")[1]) and "message 25" not in str(model.asked("summary")[1])
 
 
@@ -270,7 +270,7 @@ async def test_three_failed_retries_lead_back_to_full_history_and_a_later_reques
         assert (now.mode, [message.seq for message in now.segment]) == ("FULL_HISTORY", [*seqs, *later])
         assert failed.attempts == 4
         assert failed.error.startswith("model-refused")
-        assert [one.error for one in await stage.all("usage_metered") if one.error] != []
+        assert [usage.error for usage in await stage.all("usage_metered") if usage.error] != []
         last = await stage.say(41, 42)
         await ask(stage, last[-1])
         [_, made] = await stage.until("segment_checkpointed", 2)
@@ -306,7 +306,7 @@ async def test_a_retry_waits_until_the_breaker_lets_it_through(
         else:
             [failed] = await stage.until("segment_checkpoint_failed", 1)
             assert failed.error.startswith("model-unavailable: The model at") and "answered 500" in failed.error
-            assert failed.error in [one.error for one in await stage.all("usage_metered")]
+            assert failed.error in [usage.error for usage in await stage.all("usage_metered")]
             assert len(model.asked("summary")) >= 4 + 1 + 1 + 1
 
 

@@ -54,7 +54,7 @@ async def test_50_writers_in_4_processes_lose_no_update_while_turns_are_recorded
     assert [message.content for message in state.segment if message.role == "assistant"] == [
         *(f"answer {n}" for n in range(TURNS))
     ]
-    types = Counter([one.event.type async for one in log.read_thread("default", "t")])
+    types = Counter([recorded.event.type async for recorded in log.read_thread("default", "t")])
     assert types == {"session_created": 1, "session_updated": total, "turn_recorded": 2 * TURNS}
 
 

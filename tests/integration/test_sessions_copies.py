@@ -174,7 +174,7 @@ async def test_every_copy_equals_the_log_after_any_sequence_of_events(
     await processes["a"].create(thread, user="ann")
     for data, who in steps:
         if who == "raw":
-            await bench.log.append_many([event(one, thread) for one in data])
+            await bench.log.append_many([event(change, thread) for change in data])
         elif who == "change":
             await processes["b"].change(thread, lambda state, data=data: data)  # type: ignore[misc]
         elif who in processes:
@@ -193,5 +193,5 @@ async def test_many_readers_at_once_agree(bench: Processes) -> None:
     await conversation(await bench.process())
     await bench.empty_bucket()
     reader = await bench.process()
-    found = await asyncio.gather(*(reader.get("t") for _ in range(50)))
-    assert all(state == found[0] for state in found)
+    states = await asyncio.gather(*(reader.get("t") for _ in range(50)))
+    assert all(state == states[0] for state in states)

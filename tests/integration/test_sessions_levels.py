@@ -146,7 +146,7 @@ async def test_a_session_that_is_being_removed_gets_no_turn(bench: Processes) ->
         return_exceptions=True,
     )
     assert isinstance(written, NotFound)
-    assert [one.event.type async for one in bench.log.read_thread("default", "t")][-1] == "thread_deleted"
+    assert [recorded.event.type async for recorded in bench.log.read_thread("default", "t")][-1] == "thread_deleted"
 
 
 async def test_a_thread_without_a_session_has_none_at_any_level(bench: Processes) -> None:
@@ -186,11 +186,15 @@ async def test_checkpoints_are_listed_at_once_and_from_postgres_later(
 ) -> None:
     sessions = await bench.process()
     state = await conversation(sessions)
-    (found,) = await sessions.checkpoints("t")
-    assert (found.checkpoint_id, found.summary, found.covered_seq) == (state.checkpoint_id, "D.", state.covered_seq)
+    (checkpoint,) = await sessions.checkpoints("t")
+    assert (checkpoint.checkpoint_id, checkpoint.summary, checkpoint.covered_seq) == (
+        state.checkpoint_id,
+        "D.",
+        state.covered_seq,
+    )
     await settled()
     (projected,) = await sessions.checkpoints("t")
-    assert projected == found
+    assert projected == checkpoint
 
 
 async def test_a_late_repeat_of_an_event_counts_once(
@@ -202,8 +206,8 @@ async def test_a_late_repeat_of_an_event_counts_once(
     await bench.log.append(once)
     await sessions.change("t", lambda state: slots(a=1))
     state = await sessions.change("t", lambda state: slots(a=2))
-    first = [one async for one in bench.log.read_thread("default", "t")]
-    for repeated in (once, *(one.event.model_copy(update={"time": once.time}) for one in first[-2:-1])):
+    first = [recorded async for recorded in bench.log.read_thread("default", "t")]
+    for repeated in (once, *(recorded.event.model_copy(update={"time": once.time}) for recorded in first[-2:-1])):
         await bench.log.nc.jetstream().publish(publish_subject("default", "t", repeated.type), encode(repeated))
     for reader in (sessions, await bench.process()):
         again = await reader.get("t")

@@ -83,14 +83,14 @@ async def test_a_fork_begins_its_session_with_the_whole_shared_past_and_not_with
         await stage.runtime.log.append(turn("later, in the parent", "user", user="ann"))
         made = await memory.create(on_fork(user_id=None))
         asked = query().model_copy(update={"conversation_id": "f"})
-        found = await memory.query_memory_context(asked)
+        context = await memory.query_memory_context(asked)
         assert (made.meta.user_id, made.flow_context.turn_count) == ("ann", 1)
         assert made.flow_context.last_bot_message == "May is mild."
-        assert found.history == "User: May in Lisbon?\nAssistant: May is mild."
+        assert context.history == "User: May in Lisbon?\nAssistant: May is mild."
         written = MemoryWriteRequest(conversation_id="f", user_query="And Porto?", agent_response="Wetter.")
         await memory.write_turn(written)
-        found = await memory.query_memory_context(asked)
-        assert found.history == "User: May in Lisbon?\nAssistant: May is mild.\nUser: And Porto?\nAssistant: Wetter."
+        context = await memory.query_memory_context(asked)
+        assert context.history == "User: May in Lisbon?\nAssistant: May is mild.\nUser: And Porto?\nAssistant: Wetter."
         state = await at_every_level(stage)
     assert contents(state) == [*words(2), "And Porto?", "Wetter."]
     assert (state.turn_count, state.shared_seq) == (2, seqs[1])

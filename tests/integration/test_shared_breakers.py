@@ -35,7 +35,7 @@ async def test_other_processes_follow_a_breaker_also_those_that_begin_later(
         circuits = {circuit.service: circuit for circuit in await list_breakers(here.runtime)}
         assert "closed" not in (circuits["llm"].state, circuits["search"].state)  # may be half-open on a slow machine
         await reset_breaker(here.runtime, "search")
-        assert {one.service: one.state for one in await list_breakers(there.runtime)}["search"] == "closed"
+        assert {listed.service: listed.state for listed in await list_breakers(there.runtime)}["search"] == "closed"
         assert breakers(there)["llm"].state != "closed"
 
 
@@ -69,14 +69,14 @@ async def test_consecutive_failures_count_across_processes(
 
         for breaker, other in ((ours, theirs), (theirs, ours)) * 2:
             fail(breaker, 1)
-            await eventually(lambda one=breaker, two=other: counts(two, one.failures))
+            await eventually(lambda failed=breaker, other=other: counts(other, failed.failures))
         assert ours.failures == theirs.failures == 4
         theirs.admit()
         theirs.succeeded()
         await eventually(lambda: counts(ours, 0))
         for breaker, other in ((ours, theirs), (theirs, ours)) * 3:  # failures of one person, who may be their cause
             fail(breaker, 1, "default/ann")
-            await eventually(lambda one=breaker, two=other: counts(two, one.failures))
+            await eventually(lambda failed=breaker, other=other: counts(other, failed.failures))
             if breaker.failures == 2:
                 break
         fail(theirs, 2, "default/ann")

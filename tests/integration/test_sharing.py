@@ -39,7 +39,7 @@ class Worker:
 async def working(log: Log, database_url: str) -> AsyncIterator[Worker]:
     share, stop = Share(database_url, PARTITIONS), asyncio.Event()
     runners = [Runner(log, database_url, [MESSAGES], at, share) for at in range(PARTITIONS)]
-    tasks = [asyncio.create_task(one.run()) for one in runners] + [asyncio.create_task(share.run(stop))]
+    tasks = [asyncio.create_task(runner.run()) for runner in runners] + [asyncio.create_task(share.run(stop))]
     try:
         yield Worker(share, runners)
     finally:

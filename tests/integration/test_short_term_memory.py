@@ -35,9 +35,9 @@ ROLES = ("projectors", "reactors")
 
 @pytest.fixture
 async def play(nats_url: str, database_url: str, model: MemoryServer, no_segment_pauses: None) -> Play:
-    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model"}
+    settings = {"api_base_url": model.url, "api_key": model.key, "model": "test-model"}
     # because only segments are summarised here
-    return player(nats_url, database_url, ROLES, **given, enable_summary=False)
+    return player(nats_url, database_url, ROLES, **settings, enable_summary=False)
 
 
 async def test_a_new_session_has_every_part_of_the_value(play: Play) -> None:
@@ -74,21 +74,24 @@ async def test_a_written_turn_is_two_events_and_shows_in_history_and_value(play:
             agent_response="请先量血压。",
         )
         written = await memory.write_turn(request)
-        found = await memory.query_memory_context(query("我还有高血压"))
+        context = await memory.query_memory_context(query("我还有高血压"))
         turns = await stage.all("turn_recorded")
     assert [(turn.role, turn.agent) for turn in turns] == [("user", None), ("assistant", "triage_agent")]
-    assert written.mode == found.mode == "FULL_HISTORY"
-    assert found.history == found.full_history == "User: 我最近感觉头晕，应该怎么办？\nAssistant: 请先量血压。"
-    assert (found.session.flow_context.last_bot_message, found.session.flow_context.turn_count) == ("请先量血压。", 1)
-    assert found.session.flow_context.current_agent_key == "triage_agent"
-    assert [one.content for one in found.session.message_context.window_messages] == [
+    assert written.mode == context.mode == "FULL_HISTORY"
+    assert context.history == context.full_history == "User: 我最近感觉头晕，应该怎么办？\nAssistant: 请先量血压。"
+    assert (context.session.flow_context.last_bot_message, context.session.flow_context.turn_count) == (
+        "请先量血压。",
+        1,
+    )
+    assert context.session.flow_context.current_agent_key == "triage_agent"
+    assert [message.content for message in context.session.message_context.window_messages] == [
         "我最近感觉头晕，应该怎么办？",
         "请先量血压。",
     ]
     count = counter_for("test-model").text
-    assert found.estimated_tokens == count(found.history + "\n") + count("我还有高血压")
-    assert found.token_ratio == found.estimated_tokens / SMALL
-    assert written.updated_at == found.session.meta.updated_at
+    assert context.estimated_tokens == count(context.history + "\n") + count("我还有高血压")
+    assert context.token_ratio == context.estimated_tokens / SMALL
+    assert written.updated_at == context.session.meta.updated_at
 
 
 @pytest.mark.nightly
@@ -101,11 +104,11 @@ async def test_a_long_conversation_is_summarised_in_the_background_and_again_in_
         models = make_models(stage.runtime.settings)
         await memory.create(create())
         for number in range(1, 41):
-            found = await memory.query_memory_context(query(f"question {number} " + "word " * 12))
-            modes.append(found.mode)
-            covered = (await memory.checkpoints("t"))[-1].turns_covered if found.mode == "SUMMARY_N" else 0
-            assert shown_turns(found, number - 1) == list(range(covered + 1, number))
-            prompt = f"Turn {number}. The history is:\n{found.history}"
+            context = await memory.query_memory_context(query(f"question {number} " + "word " * 12))
+            modes.append(context.mode)
+            covered = (await memory.checkpoints("t"))[-1].turns_covered if context.mode == "SUMMARY_N" else 0
+            assert shown_turns(context, number - 1) == list(range(covered + 1, number))
+            prompt = f"Turn {number}. The history is:\n{context.history}"
             answer = await models.chat.complete(ChatRequest([{"role": "user", "content": prompt}]))
             await memory.write_turn(
                 MemoryWriteRequest(
@@ -114,14 +117,14 @@ async def test_a_long_conversation_is_summarised_in_the_background_and_again_in_
                     agent_response=answer.text[:12],
                 )
             )
-            if found.should_checkpoint_summary:
+            if context.should_checkpoint_summary:
                 await stage.rest(NAME)
         await models.close()
         checkpoints = await memory.checkpoints("t")
     assert modes[0] == "FULL_HISTORY" and modes[-1] == "SUMMARY_N"
     assert modes == sorted(modes), "once summarised it stays so"
     assert len(checkpoints) >= 2, "the threshold asks again in SUMMARY_N"
-    assert [one.trigger for one in checkpoints] == ["automatic"] * len(checkpoints)
+    assert [checkpoint.trigger for checkpoint in checkpoints] == ["automatic"] * len(checkpoints)
     assert len(model.asked("summary")) == len(checkpoints)
 
 
@@ -140,7 +143,7 @@ async def test_threshold_recent_turns_and_window_come_from_the_call_the_session_
     assert by_settings.token_ratio == tokens / 1_200
     assert wide.token_ratio == tokens / 32_000
     assert by_session.token_ratio == tokens / 4_000
-    assert [one.should_checkpoint_summary for one in (by_settings, wide, strict, by_session)] == [
+    assert [context.should_checkpoint_summary for context in (by_settings, wide, strict, by_session)] == [
         False,
         False,
         True,
@@ -155,11 +158,11 @@ async def test_a_manual_checkpoint_keeps_the_recent_turns_and_its_summary_as_giv
         await memory.create(create(model_context_window=16_000))
         await write_turns(memory, 1, 12)
         made = await memory.checkpoint("t", "用户咨询了高血压。", 3)
-        found = await memory.query_memory_context(query())
+        context = await memory.query_memory_context(query())
         [stored] = await memory.checkpoints("t")
-    assert made.message_context.mode == found.mode == "SUMMARY_N"
-    assert found.history.startswith("[Conversation Summary]\n用户咨询了高血压。\n\nUser: question 10 ")
-    assert shown_turns(found, 12) == [10, 11, 12]
+    assert made.message_context.mode == context.mode == "SUMMARY_N"
+    assert context.history.startswith("[Conversation Summary]\n用户咨询了高血压。\n\nUser: question 10 ")
+    assert shown_turns(context, 12) == [10, 11, 12]
     assert made.message_context.checkpoint_message_id == str(stored.checkpoint_id)
     assert made.message_context.cached_checkpoint == "[Conversation Summary]\n用户咨询了高血压。"
     assert (stored.trigger, stored.turns_covered, stored.summary) == ("manual", 9, "用户咨询了高血压。")
@@ -170,11 +173,11 @@ async def test_a_manual_checkpoint_with_fewer_turns_than_it_keeps_covers_none_of
         await memory.create(create())
         await write_turns(memory, 1, 3)
         await memory.checkpoint("t", "Before all this.")
-        found = await memory.query_memory_context(query())
+        context = await memory.query_memory_context(query())
         await memory.checkpoint("t", "All of it.", 0)
         nothing_left = await memory.query_memory_context(query())
-    assert found.history.startswith("[Conversation Summary]\nBefore all this.")
-    assert shown_turns(found, 3) == [1, 2, 3]
+    assert context.history.startswith("[Conversation Summary]\nBefore all this.")
+    assert shown_turns(context, 3) == [1, 2, 3]
     assert nothing_left.history == "[Conversation Summary]\nAll of it."
 
 
@@ -185,16 +188,16 @@ async def test_a_reset_keeps_user_rules_and_snapshot_and_forgets_the_rest(play: 
         await memory.checkpoint("t", "Old.")
         await memory.reset("t")
         await memory.write_turn(write(6))
-        found = await memory.query_memory_context(query())
+        context = await memory.query_memory_context(query())
         transcript = await stage.all("turn_recorded")
         assert await memory.checkpoints("t") == []
         await memory.create(create())
         assert (await memory.query_memory_context(query())).history == "", "so does create()"
-    assert (found.mode, shown_turns(found, 6)) == ("FULL_HISTORY", [6])
-    assert "Old." not in found.history
-    assert found.session.user_snapshot.name == "Ann"
-    assert found.session.flow_context.turn_count == 1
-    assert found.token_ratio == found.estimated_tokens / SMALL
+    assert (context.mode, shown_turns(context, 6)) == ("FULL_HISTORY", [6])
+    assert "Old." not in context.history
+    assert context.session.user_snapshot.name == "Ann"
+    assert context.session.flow_context.turn_count == 1
+    assert context.token_ratio == context.estimated_tokens / SMALL
     assert len(transcript) == 12
 
 
@@ -207,8 +210,8 @@ async def test_three_failed_retries_fall_back_to_full_history_and_a_later_turn_b
         await write_turns(memory, 1, 16)
         assert (await memory.query_memory_context(query())).should_checkpoint_summary
         [failed] = await stage.until("segment_checkpoint_failed", 1)
-        found = await memory.query_memory_context(query())
-        assert (found.mode, shown_turns(found, 16)) == ("FULL_HISTORY", list(range(1, 17)))
+        context = await memory.query_memory_context(query())
+        assert (context.mode, shown_turns(context, 16)) == ("FULL_HISTORY", list(range(1, 17)))
         await memory.write_turn(write(17))
         await memory.query_memory_context(query())
         value = await until_mode(memory, "SUMMARY_N")
@@ -226,10 +229,10 @@ async def test_a_summary_that_is_too_long_is_compressed_to_what_the_window_has_r
         await write_turns(memory, 1, 16)
         await memory.query_memory_context(query())
         value = await until_mode(memory, "SUMMARY_N")
-        found = await memory.query_memory_context(query())
+        context = await memory.query_memory_context(query())
     assert value.message_context.summary == "Nine questions."
     assert "at most 112 tokens" in model.asked("compress")[0]["messages"][0]["content"]
-    assert not found.should_checkpoint_summary, "after a checkpoint there is room again"
+    assert not context.should_checkpoint_summary, "after a checkpoint there is room again"
 
 
 async def test_an_old_session_in_summary_mode_without_a_checkpoint_id_has_its_full_history(play: Play) -> None:
@@ -242,10 +245,10 @@ async def test_an_old_session_in_summary_mode_without_a_checkpoint_id_has_its_fu
         await stage.rows("UPDATE sessions SET checkpoint_id = NULL RETURNING 1")
         await forget_hot_copies(stage)
         async with memory_of(stage) as memory:
-            found = await memory.query_memory_context(query())
-    assert (found.mode, shown_turns(found, 6)) == ("FULL_HISTORY", list(range(1, 7)))
-    assert found.session.message_context.checkpoint_message_id == ""
-    assert "Old." not in found.history
+            context = await memory.query_memory_context(query())
+    assert (context.mode, shown_turns(context, 6)) == ("FULL_HISTORY", list(range(1, 7)))
+    assert context.session.message_context.checkpoint_message_id == ""
+    assert "Old." not in context.history
 
 
 @pytest.mark.parametrize("postgres_has_it", [True, False])
@@ -262,16 +265,16 @@ async def test_an_old_conversation_without_a_session_begins_with_its_whole_histo
         with pytest.raises(NotFound):
             await memory.create(create(user_id="bob"))
         made = await memory.create(create(user_id=None, model_context_window=256, token_threshold_ratio=0.5))
-        found = await memory.query_memory_context(query())
+        context = await memory.query_memory_context(query())
         assert await memory.get("t") == made
         if postgres_has_it:
             await stage.until("segment_checkpointed", 1)
             summarised = await until_mode(memory, "SUMMARY_N")
             assert summarised.flow_context.turn_count == 12
-    assert (found.mode, shown_turns(found, 12)) == ("FULL_HISTORY", list(range(1, 13)))
+    assert (context.mode, shown_turns(context, 12)) == ("FULL_HISTORY", list(range(1, 13)))
     assert (made.meta.user_id, made.flow_context.turn_count) == ("ann", 12)
     assert made.flow_context.last_bot_message == "question 12 was said"
-    assert "gone" not in found.history
+    assert "gone" not in context.history
 
 
 async def forget_hot_copies(stage: Stage) -> None:
@@ -296,8 +299,8 @@ async def test_a_request_that_the_log_refuses_fails_no_query(play: Play, caplog:
         js = stage.runtime.log.nc.jetstream()
         config = (await js.stream_info(STREAM)).config
         await js.update_stream(config.evolve(max_bytes=1))
-        found = await memory.query_memory_context(query())
-        assert found.should_checkpoint_summary
+        context = await memory.query_memory_context(query())
+        assert context.should_checkpoint_summary
         await eventually(is_refused)
         await js.update_stream(config)
         await eventually(is_summarised)

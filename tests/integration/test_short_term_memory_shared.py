@@ -22,22 +22,22 @@ ROLES = ("projectors", "reactors")
 
 @pytest.fixture
 async def play(nats_url: str, database_url: str, model: MemoryServer) -> Play:
-    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model"}
+    settings = {"api_base_url": model.url, "api_key": model.key, "model": "test-model"}
     # because only segments are summarised here
-    return player(nats_url, database_url, ROLES, **given, enable_summary=False)
+    return player(nats_url, database_url, ROLES, **settings, enable_summary=False)
 
 
 async def test_repeated_queries_of_one_state_ask_for_one_checkpoint(play: Play) -> None:
     async with play("projectors") as stage, memory_of(stage) as memory:
         await memory.create(create())
         await write_turns(memory, 1, 16)
-        found = await asyncio.gather(*(memory.query_memory_context(query()) for _ in range(20)))
-        assert all(one.should_checkpoint_summary for one in found)
+        contexts = await asyncio.gather(*(memory.query_memory_context(query()) for _ in range(20)))
+        assert all(context.should_checkpoint_summary for context in contexts)
         await stage.until("segment_checkpoint_requested", 1)
         async with memory_of(stage) as another:
             await another.query_memory_context(query())
         [request] = await stage.all("segment_checkpoint_requested")
-    assert request.token_ratio == found[0].token_ratio
+    assert request.token_ratio == contexts[0].token_ratio
     assert request.rules.model_context_window == SMALL
 
 
@@ -49,10 +49,10 @@ async def test_checkpoints_and_turns_at_the_same_time_lose_nothing(play: Play) -
         await asyncio.gather(*turns, memory.checkpoint("t", "One.", 2), other.checkpoint("t", "Two.", 4))
         await stage.runtime.wait_until_projected()
         stored = await memory.checkpoints("t")
-        found = await memory.query_memory_context(query())
-    assert {one.summary for one in stored} == {"One.", "Two."}
-    assert found.session.flow_context.turn_count == 15
-    assert len(shown_turns(found, 15)) == 15 - stored[-1].turns_covered
+        context = await memory.query_memory_context(query())
+    assert {checkpoint.summary for checkpoint in stored} == {"One.", "Two."}
+    assert context.session.flow_context.turn_count == 15
+    assert len(shown_turns(context, 15)) == 15 - stored[-1].turns_covered
 
 
 async def test_nobody_reads_across_tenants_or_users(play: Play) -> None:
@@ -98,13 +98,13 @@ async def test_processes_that_cross_the_threshold_at_once_get_one_checkpoint(
             await write_turns(memory, 1, 16)
             both = (memory, other)
             for _ in range(5):
-                await asyncio.gather(*(one.query_memory_context(query()) for one in both))
+                await asyncio.gather(*(each.query_memory_context(query()) for each in both))
             await stage.until("segment_checkpointed", 1)
-            found = await asyncio.gather(*(one.query_memory_context(query()) for one in both))
+            contexts = await asyncio.gather(*(each.query_memory_context(query()) for each in both))
             await stage.rest(NAME)
             assert len(await stage.all("segment_checkpointed")) == 1
         await log.close()
-    assert [one.mode for one in found] == ["SUMMARY_N"] * 2
+    assert [context.mode for context in contexts] == ["SUMMARY_N"] * 2
     assert len(model.asked("summary")) == 1
 
 
@@ -118,7 +118,7 @@ async def test_a_conversation_that_never_pauses_still_gets_checkpoints(play: Pla
         while checkpoints < 2:
             number += 1
             assert number <= 300, "the conversation is always first"
-            found = await memory.query_memory_context(query(f"第{number}个问题：我最近头晕，应该怎么办？"))
+            context = await memory.query_memory_context(query(f"第{number}个问题：我最近头晕，应该怎么办？"))
             await memory.write_turn(
                 MemoryWriteRequest(
                     conversation_id="t",
@@ -130,9 +130,9 @@ async def test_a_conversation_that_never_pauses_still_gets_checkpoints(play: Pla
         await stage.rest(NAME)
         covered = (await memory.checkpoints("t"))[-1].turns_covered
         # The window is large enough for all turns that come while a slow machine makes the summary.
-        found = await memory.query_memory_context(query(model_context_window=100_000))
-    assert found.session.flow_context.turn_count == number
-    assert shown_turns(found, number) == list(range(covered + 1, number + 1))
+        context = await memory.query_memory_context(query(model_context_window=100_000))
+    assert context.session.flow_context.turn_count == number
+    assert shown_turns(context, number) == list(range(covered + 1, number + 1))
 
 
 async def test_two_users_who_begin_one_conversation_at_once_do_not_share_it(play: Play) -> None:
@@ -140,8 +140,8 @@ async def test_two_users_who_begin_one_conversation_at_once_do_not_share_it(play
         for n in range(10):
             requests = [create(conversation_id=f"c{n}", user_id=user) for user in ("ann", "bob")]
             begun = await asyncio.gather(memory.create(requests[0]), other.create(requests[1]), return_exceptions=True)
-            [refused] = [one for one in begun if isinstance(one, BaseException)]
-            [value] = [one for one in begun if isinstance(one, SessionValue)]
+            [refused] = [outcome for outcome in begun if isinstance(outcome, BaseException)]
+            [value] = [outcome for outcome in begun if isinstance(outcome, SessionValue)]
             assert isinstance(refused, NotFound)
             assert (await memory.get(f"c{n}")).meta.user_id == value.meta.user_id
 
@@ -195,7 +195,7 @@ async def test_turns_without_a_user_belong_to_the_sessions_user(play: Play) -> N
         await memory.checkpoint("t", "All of it.", 0)
         await memory.update("t", with_preference("mornings"))
         await memory.reset("t")
-        assert {one.user for one in await stage.events()} == {"ann"}
+        assert {event.user for event in await stage.events()} == {"ann"}
 
 
 async def test_an_empty_text_counts_as_an_omitted_field(play: Play) -> None:

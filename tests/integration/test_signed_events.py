@@ -38,13 +38,15 @@ def settings(nats_url: str, database_url: str, tmp_path: Path) -> Settings:
 
 @pytest.fixture
 async def stage(settings: Settings) -> AsyncIterator[Stage]:
-    async with on_stage(settings, ["projectors"]) as found:
-        yield found
+    async with on_stage(settings, ["projectors"]) as opened:
+        yield opened
 
 
-async def forge(stage: Stage, one: Event, body: bytes | None = None) -> int:
+async def forge(stage: Stage, original: Event, body: bytes | None = None) -> int:
     """Publishes with turnlog's NATS password but without its secret; returns the sequence."""
-    return await publish(stage, publish_subject(one.tenant, one.thread, one.type), body or encode(one))
+    return await publish(
+        stage, publish_subject(original.tenant, original.thread, original.type), body or encode(original)
+    )
 
 
 async def publish(stage: Stage, subject: str, body: bytes) -> int:
@@ -64,7 +66,7 @@ async def test_a_forged_limit_is_parked_and_the_limits_hold(stage: Stage) -> Non
     runtime = stage.runtime
     set_ = await change_limits(runtime, "default", "user", {"user_per_minute": 7})
     signed = await last_body(stage, LIMITS_THREAD)
-    for one, body in (
+    for original, body in (
         (event(LIMITS, LIMITS_THREAD), None),
         (
             event(LIMITS, LIMITS_THREAD),
@@ -73,7 +75,7 @@ async def test_a_forged_limit_is_parked_and_the_limits_hold(stage: Stage) -> Non
         (event(LIMITS, LIMITS_THREAD), signed.replace(b":7.0", b":9.0")),
         (event(ThreadDeleted(), LIMITS_THREAD), None),
     ):
-        seq = await forge(stage, one, body)
+        seq = await forge(stage, original, body)
         assert "unsigned-event" in (await parked(stage))[seq]
         assert await limits_of(runtime, "default") == set_
         with pytest.raises(ThreadParked, match="is not signed"):

@@ -30,7 +30,7 @@ CONTENTS = "SELECT content FROM messages ORDER BY seq"
 
 async def read(log: Log) -> list[Incoming]:
     async with log.reader(0, 1) as reader:
-        return [incoming(one) async for one in reader.until_caught_up()]
+        return [incoming(stored) async for stored in reader.until_caught_up()]
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,8 @@ async def test_projections_that_handle_nothing_of_a_batch_move_too(
 ) -> None:
     await log.append(event(ThreadRenamed(label="A new name")))
     await settled()
-    found = await rows(db, "SELECT projection, position FROM projection_positions ORDER BY 1")
-    assert found == [(name, 1) for name in sorted(BY_NAME)]
+    stored_positions = await rows(db, "SELECT projection, position FROM projection_positions ORDER BY 1")
+    assert stored_positions == [(name, 1) for name in sorted(BY_NAME)]
 
 
 @pytest.mark.parametrize("count", [1, TOGETHER_UP_TO + 1])
@@ -145,8 +145,8 @@ async def test_a_batch_that_waited_for_a_retry_sees_the_released_events(
     )
 
     async def waits() -> bool:
-        found = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-        return len(await rows(other, found)) == 1
+        query = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        return len(await rows(other, query)) == 1
 
     async with await connect(database_url) as other:
         async with other.transaction():

@@ -57,8 +57,8 @@ async def answer_to(runtime: Runtime, made: NewSubscriber) -> bytes:
     host, _, port = runtime.nats_url.rpartition("@")[2].partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     await reader.readline()
-    given = {"user": made.user, "pass": made.password, "verbose": False}
-    writer.write(b"CONNECT " + json.dumps(given).encode() + b"\r\nPING\r\n")
+    options = {"user": made.user, "pass": made.password, "verbose": False}
+    writer.write(b"CONNECT " + json.dumps(options).encode() + b"\r\nPING\r\n")
     answer = await reader.readline()
     writer.close()
     await writer.wait_closed()
@@ -68,17 +68,17 @@ async def answer_to(runtime: Runtime, made: NewSubscriber) -> bytes:
 async def read_all(client: Client, made: NewSubscriber) -> list[str]:
     """Returns the threads of the events in the subscriber's durable."""
     durable = await client.jetstream(domain=made.domain).pull_subscribe_bind(made.durable, made.stream)
-    found = []
+    threads = []
     for message in await durable.fetch((await durable.consumer_info()).num_pending, timeout=60):
-        found.append(json.loads(message.data)["thread"])
+        threads.append(json.loads(message.data)["thread"])
         await message.ack_sync()
-    return found
+    return threads
 
 
 async def of_others(runtime: Runtime) -> dict[str, int]:
     """Returns the number of events on each subject of other tenants."""
-    found = await runtime.log.nc.jetstream().stream_info(STREAM, subjects_filter=">")
-    return {one: count for one, count in (found.state.subjects or {}).items() if ".acme." not in one}
+    info = await runtime.log.nc.jetstream().stream_info(STREAM, subjects_filter=">")
+    return {subject: count for subject, count in (info.state.subjects or {}).items() if ".acme." not in subject}
 
 
 async def test_a_subscriber_reads_and_publishes_for_its_tenant_and_reaches_nothing_else(home: Path) -> None:
@@ -102,7 +102,7 @@ async def test_a_subscriber_reads_and_publishes_for_its_tenant_and_reaches_nothi
             async with connected(runtime, other) as (second, _):
                 assert await read_all(second, other) == ["of-other"]  # it still exists with its own filter
             assert await of_others(runtime) == before
-        assert [one.position for one in await list_subscribers(runtime, "other")] == [2]
+        assert [subscriber.position for subscriber in await list_subscribers(runtime, "other")] == [2]
         await remove_subscriber(runtime, "acme", "analytics", admit)
         assert await list_subscribers(runtime, "acme") == []
         with pytest.raises(NotFound):
@@ -129,7 +129,7 @@ async def everything_else_is_refused(
         f"STREAM.MSG.GET.{STREAM}",
         f"STREAM.PURGE.{STREAM}",
     ]
-    subjects = [f"{api}.{one}" for api in (API, "$JS.API") for one in asked]
+    subjects = [f"{api}.{operation}" for api in (API, "$JS.API") for operation in asked]
     subjects += ["turnlog.other.t.turn_recorded", "turnlog.log.0.acme.t.turn_recorded", "turnlog.keys.k"]
     subjects += [f"turnlog.acme.t.{type_}" for type_ in OPERATOR_TYPES]
     subjects += [f"$JS.ACK.{STREAM}.{other.durable}.1.1.1.1.0", "turnlog.acme.t"]
@@ -145,7 +145,7 @@ async def everything_else_is_refused(
 
 async def refusal(refused: list[str], text: str) -> None:
     async def came() -> bool:
-        return any(text.casefold() in one for one in refused)
+        return any(text.casefold() in line for line in refused)
 
     await eventually(came, 10)
 

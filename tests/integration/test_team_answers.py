@@ -51,8 +51,8 @@ def model() -> Iterator[OpenAIServer]:
 
 @pytest.fixture
 async def play(nats_url: str, database_url: str, model: OpenAIServer) -> Play:
-    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "team": "advising"}
-    return player(nats_url, database_url, ROLES, **given)
+    settings = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "team": "advising"}
+    return player(nats_url, database_url, ROLES, **settings)
 
 
 async def kinds(stage: Stage) -> list[str]:
@@ -165,8 +165,8 @@ async def test_a_killed_loop_continues_after_its_last_round_without_repeating_un
     (tmp_path / "team.toml").write_text(f'name = "loops"\nentry = "one"\n{tools}')
     agent = 'name = "One"\nprompt = "p"\npolicy = "loop"\ntools = ["refund_order", "ring"]\n'
     (tmp_path / "one.toml").write_text(agent)
-    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "team": str(tmp_path)}
-    play = player(nats_url, database_url, ROLES, **given)
+    settings = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "team": str(tmp_path)}
+    play = player(nats_url, database_url, ROLES, **settings)
     model.reply(tool_calls=[("refund_order", {"number": "A101", "usd": 5})])
     model.reply(tool_calls=[("ring", {"times": 3})])
     model.reply("I refunded 5 USD; it may have rung.")
@@ -210,17 +210,20 @@ async def test_a_tools_write_stays_after_a_cancellation_and_is_reported(
     (tmp_path / "safe_of_a_test.py").write_text(SAFE)
     (tmp_path / "team.toml").write_text('name = "safes"\nentry = "one"\ntools_from = ["safe_of_a_test"]\n')
     (tmp_path / "one.toml").write_text('name = "One"\nprompt = "p"\ntools = ["store"]\n')
-    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "team": str(tmp_path)}
+    settings = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "team": str(tmp_path)}
     model.reply(tool_calls=[("store", {"word": "first"}), ("store", {"word": "second"})])
     pieces = list[AnswerPiece]()
-    async with player(nats_url, database_url, ROLES, **given)() as stage:
+    async with player(nats_url, database_url, ROLES, **settings)() as stage:
 
         async def ask_and_stop() -> None:
             async for piece in ask(stage.runtime, "default", "t", "Store both", user="ann"):
                 pieces.append(piece)
-                if isinstance(piece, ToolUsed) and len([one for one in pieces if isinstance(one, ToolUsed)]) == 2:
+                if (
+                    isinstance(piece, ToolUsed)
+                    and len([earlier for earlier in pieces if isinstance(earlier, ToolUsed)]) == 2
+                ):
                     await stage.until("store_item_put", 1, "store/safes.ann.words")
-                    [asked] = [one for one in pieces if isinstance(one, QuestionStored)]
+                    [asked] = [piece for piece in pieces if isinstance(piece, QuestionStored)]
                     await cancel_answer(stage.runtime, "default", asked.thread, asked.seq)
 
         with pytest.raises(NoAnswer, match=r"its tools have written, which is not undone: store$"):
@@ -331,4 +334,4 @@ async def _asked(model: OpenAIServer, times: int) -> bool:
 
 async def _puts(log: Log, thread: str = "store/advising.ann.profile") -> list[UUID]:
     """Returns the distinct ids of the documents that tools have stored."""
-    return [one.event.id async for one in log.read_thread("default", thread)]
+    return [recorded.event.id async for recorded in log.read_thread("default", thread)]

@@ -77,7 +77,7 @@ async def workshop(servers: Any, databases: Databases) -> AsyncIterator[Workshop
 
 
 @pytest.mark.parametrize(
-    "conversation", CONVERSATIONS, ids=[found["name"].replace(" ", "-") for found in CONVERSATIONS]
+    "conversation", CONVERSATIONS, ids=[conversation["name"].replace(" ", "-") for conversation in CONVERSATIONS]
 )
 async def test_a_conversation_takes_its_branch(
     workshop: Workshop, conversation: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -95,14 +95,16 @@ async def test_a_conversation_takes_its_branch(
 
 
 def test_every_branch_has_a_conversation_and_the_page_lists_both() -> None:
-    assert len(CONVERSATIONS) >= 40 and len({found["name"] for found in CONVERSATIONS}) == len(CONVERSATIONS)
+    assert len(CONVERSATIONS) >= 40 and len({conversation["name"] for conversation in CONVERSATIONS}) == len(
+        CONVERSATIONS
+    )
     rows = [
         f"| {branch['phase']} | {branch['when']} | {branch['then']} | "
-        f"{'; '.join(found['name'] for found in CONVERSATIONS if found['branch'] == name)} |"
+        f"{'; '.join(conversation['name'] for conversation in CONVERSATIONS if conversation['branch'] == name)} |"
         for name, branch in SCRIPT["branches"].items()
     ]
     assert not [row for row in rows if row.endswith("|  |")], "a branch without a conversation"
-    assert {found["branch"] for found in CONVERSATIONS} == SCRIPT["branches"].keys()
+    assert {conversation["branch"] for conversation in CONVERSATIONS} == SCRIPT["branches"].keys()
     lines = PAGE.read_text("utf-8").splitlines()
     begin = lines.index("| Phase | When | Then | Conversations |") + 2
     assert lines[begin : begin + len(rows) + 1] == [*rows, ""]

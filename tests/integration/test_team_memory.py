@@ -34,8 +34,8 @@ def model() -> Iterator[OpenAIServer]:
 
 @pytest.fixture
 async def play(nats_url: str, database_url: str, model: OpenAIServer) -> Play:
-    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "team": "advising"}
-    return player(nats_url, database_url, ("projectors", "agent"), **given)
+    settings = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "team": "advising"}
+    return player(nats_url, database_url, ("projectors", "agent"), **settings)
 
 
 def recorded(content: str, **fields: Any) -> Event:
@@ -111,9 +111,9 @@ async def test_an_answer_suggests_next_questions_unless_the_person_disabled_them
         model.reply(tool_calls=[SEARCH])
         model.reply("Here is one.")
         english = await ask(stage, "Find me a school")
-        found = json.loads(model.bodies("chat")[-1]["messages"][-1]["content"])["schools"][0]["name"]
+        school = json.loads(model.bodies("chat")[-1]["messages"][-1]["content"])["schools"][0]["name"]
         assert english.suggestions == (
-            f"What are my chances at {found}?",
+            f"What are my chances at {school}?",
             "Recommend reach, match and safety schools",
         )
         model.reply("你好。")
@@ -135,8 +135,8 @@ async def test_an_agent_of_a_team_may_recall_the_past_in_a_loop(
     (tmp_path / "team.toml").write_text('name = "t"\nentry = "one"\n')
     agent = 'name = "One"\nprompt = "p"\npolicy = "loop"\ntools = ["recall_memory"]\n'
     (tmp_path / "one.toml").write_text(agent)
-    given = {"api_base_url": model.url, "api_key": model.key, "model": "m", "team": str(tmp_path)}
-    play = player(nats_url, database_url, ("projectors", "agent"), long_term_top_k=1, **given)
+    settings = {"api_base_url": model.url, "api_key": model.key, "model": "m", "team": str(tmp_path)}
+    play = player(nats_url, database_url, ("projectors", "agent"), long_term_top_k=1, **settings)
     model.reply("I look.", tool_calls=[("recall_memory", {"query": "Where do I live?", "k": 1})])
     model.reply("Blue.")
     async with play() as stage:

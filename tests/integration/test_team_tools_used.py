@@ -122,11 +122,11 @@ async def essays(use: Use) -> None:
 
 
 async def schools(use: Use) -> None:
-    found = await used("school", "search_schools", use, major="film", location="West", max_tuition_usd=60000)
-    assert found["found"] == len(found["schools"]) > 0
-    ranks = [school["rank"] for school in found["schools"]]
+    result = await used("school", "search_schools", use, major="film", location="West", max_tuition_usd=60000)
+    assert result["found"] == len(result["schools"]) > 0
+    ranks = [school["rank"] for school in result["schools"]]
     assert ranks == sorted(ranks)
-    first = found["schools"][0]
+    first = result["schools"][0]
     details = (await used("school", "get_school_details", use, school_id=first["name_zh"]))["school"]
     assert details["id"] == first["id"] and "film" in details["majors"]
     assert "there is no school 'Larkfield'; s01 Larkfield University" in await refused(
@@ -145,16 +145,16 @@ async def schools(use: Use) -> None:
     for school in recommended["recommendations"]:
         low, high = {"reach": (0, 0.3), "match": (0.3, 0.7), "safety": (0.7, 1)}[school["tier"]]
         assert low <= school["probability"] <= high
-    one = recommended["recommendations"][0]
-    chance = await used("school", "analyze_admission_chance", use, school_id=one["id"])
-    assert chance["chance"]["probability"] == one["probability"]
+    recommendation = recommended["recommendations"][0]
+    chance = await used("school", "analyze_admission_chance", use, school_id=recommendation["id"])
+    assert chance["chance"]["probability"] == recommendation["probability"]
     assert "has no round ED2" in await refused("school", "analyze_admission_chance", use, school_id="s01", round="ED2")
 
 
 async def cases(use: Use) -> None:
-    found = await used("timeline", "search_cases", use, result="admitted", min_gpa=3.5, limit=30)
-    assert found["cases"] and all(case["result"] == "admitted" and case["gpa"] >= 3.5 for case in found["cases"])
-    case = found["cases"][0]
+    result = await used("timeline", "search_cases", use, result="admitted", min_gpa=3.5, limit=30)
+    assert result["cases"] and all(case["result"] == "admitted" and case["gpa"] >= 3.5 for case in result["cases"])
+    case = result["cases"][0]
     explained = await used("orchestrator", "explain_case_result", use, case_id=case["id"])
     assert explained["case"] == case and explained["speaks_for"] + explained["speaks_against"]
     accuracy = await used("orchestrator", "analyze_prediction_accuracy", use)
@@ -168,7 +168,7 @@ async def cases(use: Use) -> None:
     assert improved["gaps"][0]["field"] == "awards" and improved["missing"] == ["awards"]
     alike = await used("orchestrator", "compare_with_admitted_profiles", use, limit=2)
     assert [case["result"] for case in alike["most_alike"]] == ["admitted", "admitted"]
-    nearest, *_ = sorted(found["cases"], key=lambda known: abs(known["gpa"] - 3.62))
+    nearest, *_ = sorted(result["cases"], key=lambda known: abs(known["gpa"] - 3.62))
     assert abs(alike["most_alike"][0]["gpa"] - 3.62) < 0.3 and abs(nearest["gpa"] - 3.62) < 0.3
     few = await used("orchestrator", "analyze_profile_ranking", use, school_id=case["school_id"])
     assert few["cases"] >= 5 or "which say little" in few["caution"]
@@ -179,9 +179,9 @@ def _who(mine: float, theirs: float) -> str:
 
 
 async def dates(use: Use) -> None:
-    found = await used("timeline", "get_deadlines", use, kind="application", limit=60, until="2026-11-30")
-    assert found["deadlines"] and all(known["round"] in ("ED", "EA") for known in found["deadlines"])
-    days = [known["days_left"] for known in found["deadlines"]]
+    result = await used("timeline", "get_deadlines", use, kind="application", limit=60, until="2026-11-30")
+    assert result["deadlines"] and all(known["round"] in ("ED", "EA") for known in result["deadlines"])
+    days = [known["days_left"] for known in result["deadlines"]]
     assert days == sorted(days) and days[0] >= 0
     made = await used("timeline", "create_personal_event", use, title="Write to the physics teacher", on="2026-09-04")
     again = await used("timeline", "create_personal_event", use, title="Write to the physics teacher", on="2026-09-04")
@@ -189,7 +189,7 @@ async def dates(use: Use) -> None:
     assert "is past" in await refused("timeline", "create_personal_event", use, title="x", on="2026-08-31")
     events = (await used("timeline", "get_personal_events", use))["events"]
     assert [event["title"] for event in events] == ["Write to the physics teacher"]
-    target = found["deadlines"][0]
+    target = result["deadlines"][0]
     timeline = await used("timeline", "create_timeline", use, school_ids=[target["school_id"]])
     assert [step["on"] for step in timeline["steps"]] == sorted(step["on"] for step in timeline["steps"])
     assert {"begin the essays", "ask for letters of recommendation"} <= {step["do"] for step in timeline["steps"]}
@@ -200,8 +200,8 @@ async def dates(use: Use) -> None:
 
 async def forum_and_web(use: Use) -> None:
     for query in ("When do you ask for letters?", "推荐信什么时候找老师"):
-        found = await used("orchestrator", "search_forum_posts", use, query=query)
-        assert found["posts"][0]["topic"] == "planning"
+        result = await used("orchestrator", "search_forum_posts", use, query=query)
+        assert result["posts"][0]["topic"] == "planning"
     popular = (await used("orchestrator", "get_popular_discussions", use, limit=3))["discussions"]
     assert len(popular) == 3
     answers = await used("orchestrator", "answer_forum_question", use, post_id=popular[0]["id"])
@@ -330,8 +330,8 @@ async def test_a_searxng_that_the_environment_names_is_searched(
         monkeypatch.setenv("TURNLOG_SEARXNG_URL", url)
         model.reply("I search.", tool_calls=[("web_search", {"query": "student visa rules"})])
         model.reply("Bring a passport.")
-        given = {"api_base_url": model.url, "api_key": model.key, "model": "m", "team": "advising"}
-        async with player(nats_url, database_url, ("projectors", "agent"), **given)() as stage:
+        settings = {"api_base_url": model.url, "api_key": model.key, "model": "m", "team": "advising"}
+        async with player(nats_url, database_url, ("projectors", "agent"), **settings)() as stage:
             pieces = await pieces_of(stage.runtime, Place(user="ann"), "Hello, a question")
     [returned] = [piece for piece in pieces if isinstance(piece, ToolReturned)]
     told = json.loads(returned.result)

@@ -35,7 +35,7 @@ async def play(nats_url: str, database_url: str) -> Play:
 async def say(stage: Stage, *texts: str, thread: str = "t", user: str | None = "ann") -> list[int]:
     turns = [NewTurn("user" if at % 2 == 0 else "assistant", text) for at, text in enumerate(texts)]
     added = await add_turns(stage.runtime, ACME, thread, turns, user=user)
-    return [one.seq for one in added.turns]
+    return [turn.seq for turn in added.turns]
 
 
 async def test_a_thread_is_opened_renamed_listed_and_deleted(play: Play) -> None:
@@ -45,13 +45,13 @@ async def test_a_thread_is_opened_renamed_listed_and_deleted(play: Play) -> None
         await rename_thread(stage.runtime, ACME, "t", "Corgis")
         await say(stage, "hello", thread="other", user="bob")
         listed = await list_threads(stage.runtime, ACME)
-        assert {(one.thread, one.label, one.user, one.messages) for one in listed} == {
+        assert {(thread.thread, thread.label, thread.user, thread.messages) for thread in listed} == {
             ("t", "Corgis", "ann", 0),
             ("other", None, "bob", 1),
         }
-        assert [one.thread for one in await list_threads(stage.runtime, ACME, "bob")] == ["other"]
+        assert [thread.thread for thread in await list_threads(stage.runtime, ACME, "bob")] == ["other"]
         await delete_thread(stage.runtime, ACME, "t")
-        assert [one.thread for one in await list_threads(stage.runtime, ACME)] == ["other"]
+        assert [thread.thread for thread in await list_threads(stage.runtime, ACME)] == ["other"]
         with pytest.raises(NotFound):
             await rename_thread(stage.runtime, ACME, "t", "gone")
         with pytest.raises(WrongExpectedVersion):
@@ -85,7 +85,7 @@ async def test_a_label_that_a_person_gave_stays(play: Play) -> None:
         await say(stage, "hello", thread="opened")
         await say(stage, "hello", thread="renamed")
         await rename_thread(stage.runtime, ACME, "renamed", "Cats")
-        assert [await label_thread(stage.runtime, ACME, one) for one in ("opened", "renamed")] == ["Dogs", "Cats"]
+        assert [await label_thread(stage.runtime, ACME, thread) for thread in ("opened", "renamed")] == ["Dogs", "Cats"]
         with pytest.raises(NotFound):
             await label_thread(stage.runtime, ACME, "nobody")
 
@@ -154,13 +154,13 @@ async def test_a_transcript_is_read_in_pages_from_either_end(play: Play) -> None
     async with play() as stage:
         seqs = await say(stage, *(f"message {n}" for n in range(5)))
         page = await transcript(stage.runtime, ACME, "t", limit=2)
-        assert ([one.seq for one in page.turns], page.more) == (seqs[:2], True)
+        assert ([turn.seq for turn in page.turns], page.more) == (seqs[:2], True)
         rest = await transcript(stage.runtime, ACME, "t", limit=3, after_seq=seqs[1])
-        assert ([one.seq for one in rest.turns], rest.more) == (seqs[2:], False)
+        assert ([turn.seq for turn in rest.turns], rest.more) == (seqs[2:], False)
         last = await transcript(stage.runtime, ACME, "t", limit=2, newest=True)
-        assert ([one.seq for one in last.turns], last.more) == (seqs[3:], True)
+        assert ([turn.seq for turn in last.turns], last.more) == (seqs[3:], True)
         before = await transcript(stage.runtime, ACME, "t", limit=2, before_seq=seqs[3], newest=True)
-        assert [one.seq for one in before.turns] == seqs[1:3]
+        assert [turn.seq for turn in before.turns] == seqs[1:3]
         with pytest.raises(NotFound):
             await transcript(stage.runtime, ACME, "nobody")
 
@@ -205,7 +205,7 @@ async def test_a_question_on_the_log_is_not_asked_twice(play: Play) -> None:
             [(_, receipt)] = await receipts(conn, stage.runtime.log, ACME, "t")
         turns = (await transcript(stage.runtime, ACME, "t")).turns
         then = await context_as_of(stage.runtime, ACME, "t", receipt.as_of_seq)
-    assert [one.role for one in turns] == ["user", "assistant", "user", "assistant"]
+    assert [turn.role for turn in turns] == ["user", "assistant", "user", "assistant"]
     assert receipt.turn_id == turns[2].event_id
     assert then.matches
 
@@ -226,10 +226,10 @@ async def test_recall_finds_turns_of_a_thread_and_of_all_threads_of_a_user(play:
         await say(stage, "My corgi is called Sesame.", "A fine name.")
         await say(stage, "I ran a marathon in Lisbon.", thread="run")
         of_thread = await recall(stage.runtime, ACME, "corgi", thread="t", k=1)
-        assert [one.text for one in of_thread.turns] == ["My corgi is called Sesame."]
+        assert [turn.text for turn in of_thread.turns] == ["My corgi is called Sesame."]
         assert of_thread.degraded is not None and "keyword search only" in of_thread.degraded
         of_user = await recall(stage.runtime, ACME, "marathon", user="ann", k=1, keyword_only=True)
-        assert [one.thread for one in of_user.turns] == ["run"]
+        assert [turn.thread for turn in of_user.turns] == ["run"]
         assert (await recall(stage.runtime, ACME, "marathon", user="bob")).turns == []
         with pytest.raises(BadQuery):
             await recall(stage.runtime, ACME, "marathon")
@@ -244,7 +244,7 @@ async def test_recall_of_a_user_does_not_wait_for_events_after_the_last_turn(pla
     async with opened(stage.runtime.settings, "without-projectors") as runtime:
         embedded = ChunksEmbedded(model="m", dimensions=3, chunk_ids=("none",))
         await runtime.log.append(Event(source="test", tenant=ACME, thread="import", data=embedded))
-        assert [one.seq for one in (await recall(runtime, ACME, "corgi", user="ann")).turns] == [1]
+        assert [turn.seq for turn in (await recall(runtime, ACME, "corgi", user="ann")).turns] == [1]
 
 
 async def test_a_blank_question_is_refused_before_it_is_asked(play: Play) -> None:

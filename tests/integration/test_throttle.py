@@ -86,8 +86,8 @@ async def test_a_window_slides_and_each_refusal_says_when_there_is_room(runtime:
 
 
 async def test_conversation_agent_and_hour_have_separate_windows(runtime: Runtime, clock: Clock) -> None:
-    given = {"user_per_minute": 9, "conversation_per_minute": 3, "agent_per_minute": 2, "user_per_hour": 5}
-    await change_limits(runtime, "default", "user", given)
+    limits = {"user_per_minute": 9, "conversation_per_minute": 3, "agent_per_minute": 2, "user_per_hour": 5}
+    await change_limits(runtime, "default", "user", limits)
     await ask(runtime, clock, 2, thread="t")
     await ask(runtime, clock, 1, thread="t", user="bob")
     assert (await refused(runtime, clock, thread="t", user="cy")).name == "conversation_per_minute"
@@ -103,7 +103,7 @@ async def test_of_concurrent_requests_two_are_admitted_across_all_processes(
 ) -> None:
     leave, outcomes = asyncio.Event(), asyncio.Queue[str]()
 
-    async def one(where: Runtime) -> None:
+    async def admit(where: Runtime) -> None:
         try:
             async with admitted(where, "default", "ann", "user", "t", clock=clock):
                 outcomes.put_nowait("admitted")
@@ -112,9 +112,9 @@ async def test_of_concurrent_requests_two_are_admitted_across_all_processes(
             outcomes.put_nowait(f"{error.code} {error.used:g}/{error.limit:g} {error.retry_after_s}")
 
     async with opened(Settings(nats_url=nats_url, database_url=database_url)) as other:
-        tasks = [asyncio.create_task(one(where)) for where in (runtime, other) * 6]
-        found = [await outcomes.get() for _ in tasks]
-        assert sorted(found) == ["admitted"] * 2 + ["too-many-at-once 2/2 1.0"] * 10
+        tasks = [asyncio.create_task(admit(where)) for where in (runtime, other) * 6]
+        results = [await outcomes.get() for _ in tasks]
+        assert sorted(results) == ["admitted"] * 2 + ["too-many-at-once 2/2 1.0"] * 10
         leave.set()
         await asyncio.gather(*tasks)
     await ask(runtime, clock, 1)
@@ -176,13 +176,13 @@ async def test_changed_limits_apply_also_after_a_redelivery_and_a_rebuild(runtim
     assert (await limits_of(runtime, "default"))["user"] == {**changed["user"], "user_per_minute": 8}
     assert await limits_of(runtime, "other") != await limits_of(runtime, "default")
     assert (await verify(runtime.log, database_url, LIMITS_MODEL)).clean
-    for plan, given, message in (
+    for plan, limits, message in (
         ("user", {"colour": 3}, "limits.colour: input should be 'concurrent'"),
         ("user", {"concurrent": -1}, "limits.concurrent: input should be greater than or equal to 0"),
         ("king", {"concurrent": 1}, "plan: input should be 'user' or 'vip'"),
     ):
         with pytest.raises(InvalidLimit, match=message):
-            await change_limits(runtime, "default", plan, given)
+            await change_limits(runtime, "default", plan, limits)
 
 
 @pytest.mark.usefixtures("impatient_throttle")

@@ -44,13 +44,13 @@ OTHER = Settings(
 
 @pytest.fixture
 async def play(nats_url: str, database_url: str, model: MemoryServer) -> Play:
-    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model"}
-    return player(nats_url, database_url, ROLES, **given)
+    settings = {"api_base_url": model.url, "api_key": model.key, "model": "test-model"}
+    return player(nats_url, database_url, ROLES, **settings)
 
 
 def sample_events() -> list[Event]:
     made = events(read(load_sample(), "jsonl"), "default")
-    return [one for one in made if not isinstance(one, Rejected | Skipped)]
+    return [event for event in made if not isinstance(event, Rejected | Skipped)]
 
 
 async def ask(stage: Stage, text: str, thread: str = THREAD) -> str:
@@ -77,7 +77,7 @@ async def two_at_once(stage: Stage, model: MemoryServer) -> None:
     blocking = asyncio.create_task(ask(stage, "wait"))
     await eventually(lambda: was_asked(model, before + 1))
     asked = [question_events(Question("default", THREAD, text, USER)) for text in ("first?", "second?")]
-    requests = [await append_question(stage.runtime.log, one) for one in asked]
+    requests = [await append_question(stage.runtime.log, question) for question in asked]
     go.set()
     await blocking
     for seq in requests:
@@ -100,8 +100,10 @@ async def again(stage: Stage, settings: Settings, seq: int, thread: str = THREAD
         return await rebuilt(conn, stage.runtime.log, settings, "default", thread, seq)
 
 
-async def check_all(stage: Stage, settings: Settings, found: list[RecordedReceipt], thread: str = THREAD) -> None:
-    for _, receipt in found:
+async def check_all(
+    stage: Stage, settings: Settings, recorded_receipts: list[RecordedReceipt], thread: str = THREAD
+) -> None:
+    for _, receipt in recorded_receipts:
         built = await again(stage, settings, receipt.as_of_seq, thread)
         assert built.receipt == receipt
         assert built.matches, f"as of {receipt.as_of_seq}"
@@ -122,17 +124,19 @@ async def test_every_context_of_a_conversation_is_rebuilt_exactly_from_its_recei
 ) -> None:
     async with play(**SMALL, hybrid_episodes=episodes, strict_tiers=is_strict) as stage:
         await converse(stage, model)
-        found = await all_receipts(stage)
-        assert any(receipt.relevant for _, receipt in found) == bool(episodes)
-        assert all(receipt.settings and bool(receipt.settings.strict_tiers) == is_strict for _, receipt in found)
-        assert len(found) >= 15
-        assert {tier.tier for _, receipt in found for tier in receipt.tiers} == {"all", "1", "2", "3"}
+        recorded_receipts = await all_receipts(stage)
+        assert any(receipt.relevant for _, receipt in recorded_receipts) == bool(episodes)
+        assert all(
+            receipt.settings and bool(receipt.settings.strict_tiers) == is_strict for _, receipt in recorded_receipts
+        )
+        assert len(recorded_receipts) >= 15
+        assert {tier.tier for _, receipt in recorded_receipts for tier in receipt.tiers} == {"all", "1", "2", "3"}
         for kind in ("summary_written", "topics_tagged", "history_pruned"):
             assert len(await stage.all(kind, THREAD)) > 3, kind
-        await check_all(stage, OTHER, found)
+        await check_all(stage, OTHER, recorded_receipts)
         if nightly.FULL:
             await rebuild_several(stage.runtime.log, stage.runtime.database_url, PROJECTIONS)
-            await check_all(stage, stage.runtime.settings, found)
+            await check_all(stage, stage.runtime.settings, recorded_receipts)
 
 
 async def test_of_two_concurrent_questions_the_first_is_answered_without_the_second(
@@ -141,8 +145,8 @@ async def test_of_two_concurrent_questions_the_first_is_answered_without_the_sec
     async with play(**SMALL) as stage:
         await two_at_once(stage, model)
         texts = [[m["content"] for m in body["messages"][1:]] for body in model.asked("answer")]
-        found = await all_receipts(stage)
-        await check_all(stage, OTHER, found)
+        recorded_receipts = await all_receipts(stage)
+        await check_all(stage, OTHER, recorded_receipts)
     assert texts[1][-1] == "first?"
     assert texts[2][-1] != "first?"
     assert "second?" in texts[2]
@@ -161,9 +165,9 @@ async def test_data_derived_after_the_request_is_not_in_its_context(play: Play, 
             await stage.say(7, 8)
             await stage.runtime.wait_until_projected()
             now = await thread_overview(conn, "default", "t")
-            found, messages = await past_state(conn, log, "default", "t", then)
-    assert found == before
-    assert found.topics == ["a", "b", "c"]
+            state, messages = await past_state(conn, log, "default", "t", then)
+    assert state == before
+    assert state.topics == ["a", "b", "c"]
     assert [m.content for m in messages] == [f"message {n}" for n in range(1, 7)]
     assert (now.summary, now.topics[0], now.count) == ("New.", "a", 5)
 
@@ -202,9 +206,9 @@ async def test_an_event_stored_twice_counts_once_and_a_bad_one_not_at_all(play: 
         await stage.say(4, 4)
         await stage.runtime.wait_until_projected()
         async with stage.runtime.pool.connection() as conn:
-            found, _ = await past_state(conn, log, "default", "t", last)
-    assert found.topics == ["a", "b"]
-    assert found.count == 3
+            state, _ = await past_state(conn, log, "default", "t", last)
+    assert state.topics == ["a", "b"]
+    assert state.count == 3
 
 
 async def test_an_unknown_moment_is_refused_with_the_known_range(play: Play) -> None:
@@ -237,10 +241,10 @@ async def test_the_past_of_a_deleted_thread_is_gone(play: Play) -> None:
         with pytest.raises(NotFound, match=f"was deleted with its past at sequence {deleted}"):
             await again(stage, stage.runtime.settings, last, "t")
         async with stage.runtime.pool.connection() as conn:
-            found = await thread_context(
+            context = await thread_context(
                 conn, stage.runtime.settings, "default", "t", log=stage.runtime.log, as_of_seq=deleted + 1
             )
-    assert [m["content"] for m in found.messages[1:]] == ["message 5"]
+    assert [m["content"] for m in context.messages[1:]] == ["message 5"]
 
 
 def summary(text: str, through: int) -> Event:

@@ -35,8 +35,8 @@ async def days(stage: Stage) -> list[str]:
     """Returns the days that the context shows with Ann's memories."""
     await stage.rest(NAME)
     counter = counter_for("test-model")
-    found = await list_memories(stage.runtime, "default", "ann")
-    return [memory_line(one, counter).split()[1] for one in found]
+    memories = await list_memories(stage.runtime, "default", "ann")
+    return [memory_line(memory, counter).split()[1] for memory in memories]
 
 
 @pytest.mark.parametrize("setting", ["UTC", "America/New_York"])
@@ -50,8 +50,8 @@ async def test_the_utc_offset_of_a_turn_is_kept(play: Play, database_url: str, s
         assert said.time.isoformat() == "2026-11-20T00:30:00+08:00"
         assert "2026-11-20 00:30+08:00" in [*table([said], MESSAGE_COLUMNS).lines][1]
         assert source_line(memory.sources[0]).endswith("2026-11-20 00:30+08:00")
-        found = await recall(stage.runtime, "default", "When is my flight?", thread="t", keyword_only=True)
-        assert f"{found.turns[0].time:%Y-%m-%d}" == "2026-11-20"
+        recalled = await recall(stage.runtime, "default", "When is my flight?", thread="t", keyword_only=True)
+        assert f"{recalled.turns[0].time:%Y-%m-%d}" == "2026-11-20"
         [index_text] = await stage.rows("SELECT index_text FROM memory_vectors")
         assert index_text[0].startswith("[20 November 2026]")
         for projection in (MESSAGES, VECTORS):
@@ -65,8 +65,8 @@ async def test_a_time_in_utc_is_shown_in_the_persons_timezone(play: Play) -> Non
             user_turn(FLIGHT).model_copy(update={"time": HALF_PAST_MIDNIGHT.astimezone(UTC)})
         )
         assert await days(stage) == ["2026-11-20"]
-        found = await recall(stage.runtime, "default", "When is my flight?", user="ann", keyword_only=True)
-        assert f"{found.turns[0].time:%Y-%m-%d}" == "2026-11-20"
+        recalled = await recall(stage.runtime, "default", "When is my flight?", user="ann", keyword_only=True)
+        assert f"{recalled.turns[0].time:%Y-%m-%d}" == "2026-11-20"
 
 
 async def test_tomorrow_in_a_manual_memory_follows_the_persons_clock(play: Play) -> None:

@@ -51,26 +51,26 @@ async def test_while_vectors_are_rebuilt_all_is_served_and_says_so(
 ) -> None:
     await age(db, "vectors")
     with MemoryServer() as model:
-        given = {"api_base_url": model.url, "model": "m", "stalled_after_s": 0.1}
+        settings = {"api_base_url": model.url, "model": "m", "stalled_after_s": 0.1}
         async with contextlib.AsyncExitStack() as stack:
             async with another_process_rebuilds(database_url, "vectors"):
-                api = await stack.enter_async_context(serve("agent", **given))
+                api = await stack.enter_async_context(serve("agent", **settings))
                 ann = await stack.enter_async_context(api.client("ann"))
                 answer = await ann.post("/api/threads/t/answers", json={"message": "A beagle?"})
                 assert answer.status_code == 201, answer.text
                 ready = await ann.get("/health/ready")
                 assert (ready.status_code, ready.json()["stalled"]) == (200, [])
                 assert ready.json()["rebuilding"] == [{"projection": "vectors", "percent": 0, "served": True}]
-                found = (await ann.post("/api/recall", json={"query": "corgi number 3"})).json()
-                assert found["items"] and "vectors: being rebuilt" in found["degraded"]
+                recalled = (await ann.post("/api/recall", json={"query": "corgi number 3"})).json()
+                assert recalled["items"] and "vectors: being rebuilt" in recalled["degraded"]
                 assert "vectors: being rebuilt" in (await ann.get("/api/threads/t/context")).json()["degraded"]
 
             async def is_rebuilt() -> bool:
                 return (await ann.get("/health/ready")).json()["rebuilding"] == []
 
             await eventually(is_rebuilt)
-            found = (await ann.post("/api/recall", json={"query": "beagle"})).json()
-            assert "beagle" in found["items"][0]["text"] and "rebuilt" not in (found["degraded"] or "")
+            recalled = (await ann.post("/api/recall", json={"query": "beagle"})).json()
+            assert "beagle" in recalled["items"][0]["text"] and "rebuilt" not in (recalled["degraded"] or "")
             assert await unlike_a_rebuild(api.runtime.log, database_url) == {}
 
 
@@ -90,7 +90,7 @@ async def test_while_messages_are_rebuilt_turns_are_acknowledged_and_readiness_n
             findings = await checkup(api.runtime.settings, lambda: opened(api.runtime.settings))
             assert "of another version of turnlog: messages" in str(findings)
         turns = (await ann.get("/api/threads/new/turns")).json()["items"]
-        assert [one["content"] for one in turns] == ["hello"]
+        assert [turn["content"] for turn in turns] == ["hello"]
         assert (await ann.get("/health/ready")).status_code == 200
 
 
@@ -106,10 +106,13 @@ async def test_rows_that_a_rebuild_would_lose_stay_and_doctor_says_what_to_do(
             return "rows of an earlier version stay for now" in caplog.text
 
         await eventually(is_refused)
-        found = {one.check: one for one in await checkup(api.runtime.settings, lambda: opened(api.runtime.settings))}
-        assert not found["projections"].ok
-        assert "would lose rows up to sequence 7" in found["projections"].detail
-        assert "turnlog log rebuild" in found["projections"].fix
+        findings = {
+            finding.check: finding
+            for finding in await checkup(api.runtime.settings, lambda: opened(api.runtime.settings))
+        }
+        assert not findings["projections"].ok
+        assert "would lose rows up to sequence 7" in findings["projections"].detail
+        assert "turnlog log rebuild" in findings["projections"].fix
     assert len(await rows(db, "SELECT FROM messages WHERE thread_id = 't'")) == 10
 
 
@@ -123,7 +126,7 @@ async def test_the_loops_that_rebuild_and_share_partitions_are_started_again(
             opened(api.runtime.settings) as worker,
             projecting(worker, shared=True),
         ):
-            beats = {one.loop: one for one in worker.heartbeats.loops}
+            beats = {loop.loop: loop for loop in worker.heartbeats.loops}
             for name in ("projectors-share", "projectors-upgrade"):
                 beat = beats[name]
 
@@ -151,7 +154,7 @@ async def test_a_rebuild_that_hangs_is_a_fault_until_it_goes_on(
     monkeypatch.setattr(runtime, "UPGRADE_ROUND_S", 2.0)
     await age(db, "vectors")
     async with another_process_rebuilds(database_url, "vectors"), serve() as api, await connect(database_url) as other:
-        beat = next(one for one in api.runtime.heartbeats.loops if one.loop == "projectors-upgrade")
+        beat = next(loop for loop in api.runtime.heartbeats.loops if loop.loop == "projectors-upgrade")
 
         async def is_red() -> bool:
             return beat.fault is not None
@@ -179,8 +182,8 @@ async def test_one_of_two_processes_rebuilds_older_and_new_read_models_and_neith
 
         await eventually(are_rebuilt)
         await asyncio.gather(
-            *(one.wait_until_projected(names=("vectors", "agents", "topics")) for one in (api.runtime, second))
+            *(process.wait_until_projected(names=("vectors", "agents", "topics")) for process in (api.runtime, second))
         )
-    done = [one.getMessage() for one in caplog.records if one.getMessage().startswith("rebuilt ")]
-    assert [one.partition(":")[0] for one in done] == ["rebuilt agents", "rebuilt vectors, topics"]
+    done = [record.getMessage() for record in caplog.records if record.getMessage().startswith("rebuilt ")]
+    assert [message.partition(":")[0] for message in done] == ["rebuilt agents", "rebuilt vectors, topics"]
     assert await rows(db, "SELECT code_version FROM projection_positions WHERE projection = 'usage'") == [(99,)]

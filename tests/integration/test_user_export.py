@@ -32,8 +32,8 @@ def play(nats_url: str, database_url: str) -> Play:
 
 @pytest.fixture
 async def stage(play: Play) -> AsyncIterator[Stage]:
-    async with play() as found:
-        yield found
+    async with play() as opened:
+        yield opened
 
 
 async def exported(stage: Stage, user: str, level: SanitiseLevel | None = SanitiseLevel.MODERATE) -> Any:
@@ -52,19 +52,19 @@ async def test_an_export_contains_everything_of_a_person_and_nothing_of_others(s
         of_memories = {"memories": ((UUID(int=1),),), "lines": (UUID(int=1),), "derivation": DERIVED}
         written = ProfileWritten(sentences=(secret(user, "profile"),), **of_memories)
         await stage.runtime.log.append(event(written, memory_thread(user), user=user))
-    found = await exported(stage, "ann")
-    assert [text["sentences"] for text in found["profile"]] == [[secret("ann", "profile")]]
-    [talk] = found["conversations"]
-    assert [one["content"] for one in talk["messages"]] == [*(secret("ann", "said", n) for n in range(4)), ""]
+    export = await exported(stage, "ann")
+    assert [text["sentences"] for text in export["profile"]] == [[secret("ann", "profile")]]
+    [talk] = export["conversations"]
+    assert [message["content"] for message in talk["messages"]] == [*(secret("ann", "said", n) for n in range(4)), ""]
     assert talk["summary"]["summary"] == secret("ann", "summary", 3)
     assert talk["session"]["user_snapshot"] == {"name": secret("ann", "snapshot")}
     assert len(talk["receipts"]) == 4
-    assert {one["content"] for one in found["memories"]} == {secret("ann", "memory", n) for n in (0, 2)}
-    assert found["memories"][0]["sources"][0]["quote"] == secret("ann", "quote", 0)
-    assert {one["name"] for one in found["entities"]} == {secret("ann", "entity", n) for n in (1, 3)}
-    assert {one["value"]["text"] for one in found["items"]} == {secret("ann", "item", n) for n in range(4)}
-    assert found["usage"][0]["tokens_in"] == 6
-    assert "bob" not in json.dumps(found)
+    assert {memory["content"] for memory in export["memories"]} == {secret("ann", "memory", n) for n in (0, 2)}
+    assert export["memories"][0]["sources"][0]["quote"] == secret("ann", "quote", 0)
+    assert {entity["name"] for entity in export["entities"]} == {secret("ann", "entity", n) for n in (1, 3)}
+    assert {item["value"]["text"] for item in export["items"]} == {secret("ann", "item", n) for n in range(4)}
+    assert export["usage"][0]["tokens_in"] == 6
+    assert "bob" not in json.dumps(export)
 
 
 async def test_an_export_is_sanitised_by_level(stage: Stage) -> None:
@@ -81,12 +81,12 @@ async def test_an_export_is_sanitised_by_level(stage: Stage) -> None:
 async def test_only_the_persons_own_turns_of_a_shared_thread_are_exported(stage: Stage) -> None:
     await stage.runtime.log.append_many([turn("mine", user="ann"), turn("not mine", user="bob")])
     [talk] = (await exported(stage, "ann"))["conversations"]
-    assert talk["shared"] and [one["content"] for one in talk["messages"]] == ["mine"]
+    assert talk["shared"] and [message["content"] for message in talk["messages"]] == ["mine"]
 
 
 async def test_an_unknown_person_has_an_empty_export(stage: Stage) -> None:
-    found = await exported(stage, "nobody")
-    assert found["conversations"] == found["memories"] == found["items"] == []
+    export = await exported(stage, "nobody")
+    assert export["conversations"] == export["memories"] == export["items"] == []
 
 
 async def test_an_export_writes_to_a_pipe_or_device_without_replacing_it(stage: Stage, tmp_path: Path) -> None:

@@ -39,15 +39,15 @@ def play(nats_url: str, database_url: str) -> Play:
 async def test_a_user_gets_one_key_even_if_several_ask_at_once(
     db: Connection, database_url: str, key_stream: KeyStream
 ) -> None:
-    async with store_on(key_stream, database_url) as one, store_on(key_stream, database_url) as two:
-        ids = {key.id for key in await asyncio.gather(*(current(store, "ann") for store in (one, two) * 8))}
+    async with store_on(key_stream, database_url) as first, store_on(key_stream, database_url) as second:
+        ids = {key.id for key in await asyncio.gather(*(current(store, "ann") for store in (first, second) * 8))}
         assert len(ids) == 1
-        assert (await current(one, "ann", "acme")).id not in ids
+        assert (await current(first, "ann", "acme")).id not in ids
     assert await rows(db, "SELECT tenant, user_id, length(wrapped) FROM user_keys ORDER BY tenant") == [
         ("acme", "ann", 60),
         ("default", "ann", 60),
     ]
-    on_stream = [one.tenant async for one in key_stream.since(0, await key_stream.head())]
+    on_stream = [record.tenant async for record in key_stream.since(0, await key_stream.head())]
     assert sorted(on_stream) == ["acme", "default"]
 
 
@@ -92,7 +92,7 @@ async def test_the_keys_of_a_batch_are_made_and_fetched_with_one_query_for_all(
         while sum(map(len, batches)) < len(turns):
             batches.append(await reader.batch())
         read = [text_of(recorded(stored).event) for batch in batches for stored in batch]
-    assert read == [text_of(one) for one in turns]
+    assert read == [text_of(event) for event in turns]
     assert key_queries == ["SELECT"] * batches_with_new_keys(batches)
 
 
@@ -168,7 +168,7 @@ async def test_while_postgres_is_away_known_users_go_on_and_nobody_is_ever_writt
         await stage.runtime.wait_until_projected()
         await own.kill("postgres")
         await log.append(turn("two", user="ann"))
-        assert [text_of(one) for one in await stage.events()] == ["one", "two"]
+        assert [text_of(event) for event in await stage.events()] == ["one", "two"]
         before = await log.head()
         with pytest.raises(KeyUnavailable, match=r"keys of user 'bob': Postgres does not answer.*Check DATABASE_URL"):
             await log.append(turn(SECRET, user="bob"))
@@ -185,4 +185,4 @@ async def test_while_postgres_is_away_known_users_go_on_and_nobody_is_ever_writt
         await eventually(is_stored)
         await stage.runtime.wait_until_projected()
         assert SECRET.encode() not in (await log.stored(before + 1)).body
-        assert [text_of(one) for one in await stage.events()] == ["one", "two", SECRET]
+        assert [text_of(event) for event in await stage.events()] == ["one", "two", SECRET]

@@ -81,7 +81,7 @@ async def test_an_undeliverable_event_is_listed_sent_again_and_dropped(serve: Se
             with pytest.raises(NotDelivered, match="302"):
                 await webhooks.deliver(*place, hook, await api.runtime.log.stored(seq))
             await webhooks.give_up(*place, "crm", seq, "the target answered 302")
-        assert [one["seq"] for one in (await ann.get(at)).json()] == seqs
+        assert [delivery["seq"] for delivery in (await ann.get(at)).json()] == seqs
         assert (await ann.post(f"{at}/{seqs[0]}/retry")).json() == {"delivered": False}
         target.status = 200
         assert (await ann.post(f"{at}/{seqs[0]}/retry")).json() == {"delivered": True}
@@ -117,4 +117,4 @@ async def test_a_redacted_event_is_sent_again_and_malformed_ones_are_failures_at
         )
         [failure] = await webhooks.list_failures(*place)
         assert (failure.seq, failure.error) == (broken.seq, "the event cannot be read")
-        assert [one.failures for one in await webhooks.list_webhooks(*place)] == [1]
+        assert [webhook.failures for webhook in await webhooks.list_webhooks(*place)] == [1]

@@ -70,8 +70,8 @@ def test_every_memory_quotes_a_person(turns: list[Any]) -> None:
         event = Event(thread="t", user="ann", data=data)
         messages.append(message_of(Recorded(event, at, 0, event.time), data))
         own |= {said.format(word)} if is_own(role, name, form) else set()
-    found = EXTRACTOR.extract(evidence(messages, "t", "ann")[0])
-    assert {one.source.quote for one in found.findings} == own
+    extracted = EXTRACTOR.extract(evidence(messages, "t", "ann")[0])
+    assert {finding.source.quote for finding in extracted.findings} == own
 
 
 def by_chat(role: str, name: str | None, text: str) -> TurnRecorded:
@@ -99,8 +99,8 @@ def test_every_writer_distinguishes_the_persons_words_from_others(write: Any, fo
             event = Event(thread="t", user="ann", data=write(role, name, FORMS[form].format(said)))
             assert isinstance(event.data, TurnRecorded)
             turn = message_of(Recorded(event, 1, 0, event.time), event.data)
-            found = EXTRACTOR.extract(evidence([turn], "t", "ann")[0]).findings
-            assert {one.source.quote for one in found} == ({said} if is_own(role, name, form) else set())
+            findings = EXTRACTOR.extract(evidence([turn], "t", "ann")[0]).findings
+            assert {finding.source.quote for finding in findings} == ({said} if is_own(role, name, form) else set())
 
 
 def as_file(format: str, role: str, name: str | None, text: str) -> Any:
@@ -130,22 +130,22 @@ def test_every_import_distinguishes_the_persons_words_from_others(format: Any, t
         file.write_text(json.dumps(as_file(format, role, name, FORMS[form].format(said))), "utf-8")
         made = [*events(read(file, format, Defaults(tenant="default", user="ann")), "default")]
         turns = [
-            message_of(Recorded(one, at, 0, one.time), one.data)
-            for at, one in enumerate(made, 1)
-            if isinstance(one, Event) and isinstance(one.data, TurnRecorded)
+            message_of(Recorded(event, at, 0, event.time), event.data)
+            for at, event in enumerate(made, 1)
+            if isinstance(event, Event) and isinstance(event.data, TurnRecorded)
         ]
         assert turns or role in ("system", "tool")
-        found = EXTRACTOR.extract(evidence(turns, "t", "ann")[0]).findings
+        findings = EXTRACTOR.extract(evidence(turns, "t", "ann")[0]).findings
         keeps_names = format not in ("claude", "open-webui")
-        assert {one.source.quote for one in found} == (
+        assert {finding.source.quote for finding in findings} == (
             {said} if is_own(role, name if keeps_names else None, form) else set()
         )
 
 
 async def test_routes_of_turns_and_a_wrapped_client_distinguish_the_persons_words_from_others(serve: Serve) -> None:
-    said = [(*one, SAID[3].format(f"{at}x")) for at, one in enumerate(product(ROLES[:3], NAMES, FORMS))]
+    said = [(*case, SAID[3].format(f"{at}x")) for at, case in enumerate(product(ROLES[:3], NAMES, FORMS))]
     turns = [{"role": role, "name": name, "content": FORMS[form].format(text)} for role, name, form, text in said]
-    messages: Any = [{key: value for key, value in one.items() if value} for one in turns]
+    messages: Any = [{key: value for key, value in turn.items() if value} for turn in turns]
     with OpenAIServer() as model:
         async with serve() as api, api.client() as http, turnlog.connect(api.url, key=api.token("ann")) as memory:
             assert (await http.post("/api/threads/t/turns", json={"turns": turns})).status_code == 201
@@ -154,8 +154,8 @@ async def test_routes_of_turns_and_a_wrapped_client_distinguish_the_persons_word
             async with openai.AsyncOpenAI(base_url=model.url, api_key=model.key) as original:
                 client = turnlog.wrap(original, memory=memory, thread="wrapped")
                 await client.chat.completions.create(model="gpt-4o", messages=messages)
-            origins = [one.origin for one in await memory.thread("t").messages()]
-            assert [one.origin for one in await memory.thread("wrapped").messages()][: len(origins)] == origins
+            origins = [message.origin for message in await memory.thread("t").messages()]
+            assert [message.origin for message in await memory.thread("wrapped").messages()][: len(origins)] == origins
 
 
 @pytest.fixture
@@ -169,8 +169,8 @@ async def quotes(runtime: Runtime) -> set[str]:
     await extract_memories(runtime, "default", user="ann")
     await runtime.wait_until_projected()
     async with runtime.pool.connection() as conn:
-        found = await conn.execute("SELECT source ->> 'quote' FROM memories, jsonb_array_elements(sources) AS source")
-        return {quote for (quote,) in await found.fetchall()}
+        cursor = await conn.execute("SELECT source ->> 'quote' FROM memories, jsonb_array_elements(sources) AS source")
+        return {quote for (quote,) in await cursor.fetchall()}
 
 
 async def test_several_people_in_one_thread_are_distinguished(stage_of: Any, tmp_path: Path) -> None:
@@ -183,8 +183,8 @@ async def test_several_people_in_one_thread_are_distinguished(stage_of: Any, tmp
             {"role": "user", "name": "ann", "content": "I live in Turin."},
             {"role": "user", "content": "My dog is called Pixel."},
         ]
-        await add_turns(*place, [turn_of(one) for one in said], user="ann")
-        lines = [{**one, "thread": "old"} for one in said if one["role"] == "user"]
+        await add_turns(*place, [turn_of(message) for message in said], user="ann")
+        lines = [{**message, "thread": "old"} for message in said if message["role"] == "user"]
         file = tmp_path / "chat.jsonl"
         file.write_text("\n".join(map(json.dumps, lines)), "utf-8")
         request = ImportRequest(file, None, Defaults(tenant="default", user="ann"), embed=False)
@@ -194,7 +194,9 @@ async def test_several_people_in_one_thread_are_distinguished(stage_of: Any, tmp
         assert [turn.origin for turn in page.turns] == ["participant", "program", "participant", "person", "person"]
         made = await context_of(*place, user="ann", query="Who must not eat peanuts?")
         assert {"role": "user", "name": "bob", "content": said[2]["content"]} in made.context.messages
-        assert not any("allergic" in str(one["content"]) for one in made.context.messages if one["role"] == "system")
+        assert not any(
+            "allergic" in str(message["content"]) for message in made.context.messages if message["role"] == "system"
+        )
 
 
 async def test_the_summary_of_a_middleware_has_the_origin_program(stage_of: Any) -> None:
@@ -208,11 +210,11 @@ async def test_the_summary_of_a_middleware_has_the_origin_program(stage_of: Any)
             checkpointer=TurnlogSaver(stage.runtime.log, stage.runtime.pool),
         )
         for text in ("I live in Turin.", "My dog is called Pixel.", "What shall I cook?"):
-            given = {"messages": [HumanMessage(text)]}
-            await agent.ainvoke(given, config(user_id="ann"))
+            state = {"messages": [HumanMessage(text)]}
+            await agent.ainvoke(state, config(user_id="ann"))
         assert await quotes(stage.runtime) == {"I live in Turin.", "My dog is called Pixel."}
         turns = [shown(turn) for turn in (await transcript(stage.runtime, "default", "t")).turns]
         [made] = [turn for turn in turns if turn.role == "user" and turn.origin == "program"]
         assert summary in str(made.content) and made.quoted == []
-        found = await stage.rows("SELECT DISTINCT speaker FROM memory_vectors WHERE chunk LIKE '%heron%'")
-        assert found == [("program",)]
+        speakers = await stage.rows("SELECT DISTINCT speaker FROM memory_vectors WHERE chunk LIKE '%heron%'")
+        assert speakers == [("program",)]

@@ -48,7 +48,7 @@ async def test_a_worker_rests_while_nats_is_away_and_goes_on_afterwards(
     worked: list[int] = []
 
     async def work(deliveries: list[Delivery]) -> None:
-        worked.extend(one.seq for one in deliveries)
+        worked.extend(delivery.seq for delivery in deliveries)
 
     async with own_servers(tmp_path) as own, opened(own.settings()) as runtime:
         full_at_once = RobustBroker(own.where.nats_url, pending_size=0, max_reconnect_attempts=-1, logger=None)
