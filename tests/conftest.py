@@ -85,9 +85,9 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     hypothesis.settings.load_profile("turnlog")
     if config.getoption("basetemp") is None and "PYTEST_DEBUG_TEMPROOT" not in os.environ:
-        place = MEMORY_DISK if has_room() else Path(tempfile.gettempdir())
-        remove_folders_of_ended_runs(place)
-        own = place / f"{RUN_FOLDER}{os.getpid()}"
+        root = MEMORY_DISK if has_room() else Path(tempfile.gettempdir())
+        remove_folders_of_ended_runs(root)
+        own = root / f"{RUN_FOLDER}{os.getpid()}"
         own.mkdir(mode=0o700, exist_ok=True)
         os.environ["PYTEST_DEBUG_TEMPROOT"] = str(own)
 
@@ -118,9 +118,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"{len(skipped)} tests of the web page did not run: {NO_BROWSER}")
 
 
-def remove_folders_of_ended_runs(place: Path) -> None:
+def remove_folders_of_ended_runs(root: Path) -> None:
     """Removes the folders of earlier runs. The files of failed tests are kept until the next run."""
-    for folder in place.glob(f"{RUN_FOLDER}*"):
+    for folder in root.glob(f"{RUN_FOLDER}*"):
         if not psutil.pid_exists(int(folder.name.removeprefix(RUN_FOLDER))):
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -86,9 +86,12 @@ def pack_npm(sources: Path, folder: Path) -> None:
         sys.exit(f"docs/typescript/package.json has to have the version {turnlog.__version__}")
     run(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], package)
     run(["npm", "pack", "--pack-destination", str(DIST)], package)
-    (place := folder / "npm").mkdir()
-    run(["npm", "install", "--no-audit", "--no-fund", str(next(DIST.glob("*.tgz")))], place)
-    run(["node", "-e", "import('turnlog/ai-sdk').then(() => import('turnlog')).then(({ connect }) => connect)"], place)
+    (npm_folder := folder / "npm").mkdir()
+    run(["npm", "install", "--no-audit", "--no-fund", str(next(DIST.glob("*.tgz")))], npm_folder)
+    run(
+        ["node", "-e", "import('turnlog/ai-sdk').then(() => import('turnlog')).then(({ connect }) => connect)"],
+        npm_folder,
+    )
     print("npm: installs, and can be imported", flush=True)
 
 

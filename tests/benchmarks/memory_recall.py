@@ -47,9 +47,9 @@ async def _row(conn: Connection, texts: list[str], kind: str, recall: MemoryReca
         await recall.search(conn, scope, next(questions))
 
     async def floor() -> None:
-        place = ("default", THREAD, known)
+        parameters = ("default", THREAD, known)
         cursor = await conn.execute(
-            "SELECT content FROM memories WHERE tenant = %s AND thread_id = %s AND id = %s", place
+            "SELECT content FROM memories WHERE tenant = %s AND thread_id = %s AND id = %s", parameters
         )
         await cursor.fetchone()
 

@@ -59,11 +59,11 @@ def _windows(rows: Sequence[Row]) -> list[str]:
     lines_by_window: dict[str, dict[str, str]] = {}
     for row in rows:
         what, _, kind = row.what.partition(": ")
-        place = re.search(r"window ([0-9,]+)", row.what)
-        line = lines_by_window.setdefault(place[1] if place else kind or "hybrid history (3 turns, 3 episodes)", {})
+        window = re.search(r"window ([0-9,]+)", row.what)
+        line = lines_by_window.setdefault(window[1] if window else kind or "hybrid history (3 turns, 3 episodes)", {})
         if what.startswith("evidence"):
             line[kind or "tiers"] = row.ours
-            line["newest turns"] = (match[1] if (match := _NEWEST.match(row.floor)) else "") if place else ""
+            line["newest turns"] = (match[1] if (match := _NEWEST.match(row.floor)) else "") if window else ""
         else:
             line[what] = _cells(row)[3].partition(" ")[0]
     heads = ("tokens of 50 requests together", "tokens of the request of turn 50", *COLUMNS)

@@ -18,11 +18,11 @@ class Ledger:
         self.moved: list[str] = []
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
-    def acknowledge(self, events: Sequence[Event], places: Sequence[Appended]) -> None:
-        for event, place in zip(events, places, strict=True):
-            assert event.id == place.event_id
-            self.threads[event.thread].append((event, place.seq))
-            self.last_seq = max(self.last_seq, place.seq)
+    def acknowledge(self, events: Sequence[Event], results: Sequence[Appended]) -> None:
+        for event, appended in zip(events, results, strict=True):
+            assert event.id == appended.event_id
+            self.threads[event.thread].append((event, appended.seq))
+            self.last_seq = max(self.last_seq, appended.seq)
         self.count += len(events)
         for number, future in self._waiting:
             if number <= self.count and not future.done():

@@ -25,10 +25,10 @@ async def produce(log: Log, workload: Workload, ledger: Ledger, gate: Gate) -> N
 async def _lane(log: Log, operations: Sequence[Operation], ledger: Ledger, gate: Gate) -> None:
     for operation in operations:
         await gate()
-        places = await _until_acknowledged(log, operation, ledger)
-        ledger.acknowledge(operation.events, places)
+        results = await _until_acknowledged(log, operation, ledger)
+        ledger.acknowledge(operation.events, results)
         if operation.is_repeated:
-            ledger.repeated(places, await _until_acknowledged(log, operation, ledger))
+            ledger.repeated(results, await _until_acknowledged(log, operation, ledger))
 
 
 async def _until_acknowledged(log: Log, operation: Operation, ledger: Ledger) -> list[Appended]:

@@ -146,12 +146,12 @@ async def run(home: Path, seed: int, runs: int, kills: int, progress: OnProgress
 
 
 async def _run(
-    runtime: Runtime, home: Path, place: dict[str, str], seed: int, runs: int, kills: int, progress: OnProgress
+    runtime: Runtime, home: Path, servers: dict[str, str], seed: int, runs: int, kills: int, progress: OnProgress
 ) -> RunsResult:
     rng, told = random.Random(seed), list[Any]()
     with Planner(lambda step: told[0](step)) as model:
         own = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-        variables = place | {
+        variables = servers | {
             "TURNLOG_TEAM": str(TESTS / "teams" / "notebook"),
             "TURNLOG_PLAINTEXT": "yes",
             "API_BASE_URL": model.url,

@@ -26,13 +26,13 @@ def locomo_turns(sample: dict[str, Any]) -> Iterator[ImportedTurn]:
     seen: set[str] = set()
     for number in sorted(int(match[1]) for match in map(_SESSION.match, sessions) if match):
         start = datetime.strptime(sessions[f"session_{number}_date_time"], "%I:%M %p on %d %B, %Y").replace(tzinfo=UTC)
-        for place, turn in enumerate(sessions[f"session_{number}"]):
+        for position, turn in enumerate(sessions[f"session_{number}"]):
             source_id = turn["dia_id"]
             data = TurnRecorded(role="user", name=turn["speaker"], content=_content(turn), source_id=source_id)
             key = source_id if source_id not in seen else None
             seen.add(source_id)
             conversation.number += 1
-            yield conversation.turn(data, (start + place * BETWEEN_TURNS).isoformat(), key)
+            yield conversation.turn(data, (start + position * BETWEEN_TURNS).isoformat(), key)
 
 
 def _content(turn: dict[str, Any]) -> Content:

@@ -16,8 +16,9 @@ from turnlog.consumers.servers.servers import Servers
 COMMAND = [sys.executable, "-m", "turnlog.consumers.cli"]
 SETTINGS = ("NATS_URL", "DATABASE_URL", "API_KEY", "API_BASE_URL", "OPENAI_API_KEY", "OPENAI_BASE_URL")
 PEOPLE = [
-    {"thread": "conv-1", "label": "conv-1", "time": f"2023-05-08T13:56:0{place}Z", "source_id": f"D1:{place}"} | said
-    for place, said in enumerate(
+    {"thread": "conv-1", "label": "conv-1", "time": f"2023-05-08T13:56:0{position}Z", "source_id": f"D1:{position}"}
+    | said
+    for position, said in enumerate(
         (
             {"name": "Ann", "text": "I ran a marathon in Lisbon."},
             {"name": "Bo", "text": "My sister paints boats."},

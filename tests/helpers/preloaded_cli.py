@@ -60,8 +60,8 @@ def begin_program(*words: str, environment: dict[str, str], stdin: str, output: 
 def _run(
     main: Callable[[], None], words: tuple[str, ...], environment: dict[str, str], stdin: str, folder: Path
 ) -> Ended:
-    with tempfile.TemporaryDirectory() as place:
-        out, err = Path(place) / "out", Path(place) / "err"
+    with tempfile.TemporaryDirectory() as output_folder:
+        out, err = Path(output_folder) / "out", Path(output_folder) / "err"
         process = _begin(main, words, environment, (stdin, str(out), str(err)), folder)
         in_time = wait([process.sentinel], PATIENCE_S)
         with _one_at_a_time:

@@ -38,13 +38,13 @@ def importable(copy: Path) -> Path:
     folders = tomllib.loads((copy / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]["package-dir"]
     library = copy / "build" / "importable"
     for package, folder in sorted(folders.items()):
-        place = library.joinpath(*package.split("."))
+        destination = library.joinpath(*package.split("."))
         if package == "turnlog":
-            place.mkdir(parents=True)
+            destination.mkdir(parents=True)
             for path in (copy / folder).iterdir():
-                (place / path.name).symlink_to(path)
+                (destination / path.name).symlink_to(path)
         else:
-            place.symlink_to(copy / folder)
+            destination.symlink_to(copy / folder)
     return library
 
 

@@ -129,10 +129,10 @@ def checkpoints(seq: int) -> Event:
 
 
 def store_items(seq: int) -> Event:
-    place = {"namespace": ("users", "ann"), "key": f"{seq - seq % 3}"}
-    data: EventData = StoreItemDeleted(**place)
+    item_key = {"namespace": ("users", "ann"), "key": f"{seq - seq % 3}"}
+    data: EventData = StoreItemDeleted(**item_key)
     if seq % 3 < 2:
-        data = StoreItemPut(**place, value={"text": f"item {seq}"}, model="small", vectors={"text": "9f86d081"})
+        data = StoreItemPut(**item_key, value={"text": f"item {seq}"}, model="small", vectors={"text": "9f86d081"})
     return event(data, store_thread(("users", "ann")))
 
 

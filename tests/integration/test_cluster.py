@@ -167,7 +167,7 @@ async def assert_all_there(log: Log, db: Connection, acknowledged: list[tuple[Ev
     """Asserts that each thread contains exactly the acknowledged events, in order and at the acknowledged sequences."""
     for number in range(LANES):
         thread = f"lane-{number}"
-        told = [(event.id, place.seq) for event, place in acknowledged if event.thread == thread]
+        told = [(event.id, appended.seq) for event, appended in acknowledged if event.thread == thread]
         stored = [(r.event.id, r.seq) async for r in log.read_thread("default", thread)]
         rows = await db.execute("SELECT event_id, seq FROM messages WHERE thread_id = %s ORDER BY seq", (thread,))
         assert stored == told == await rows.fetchall()

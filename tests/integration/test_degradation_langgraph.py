@@ -110,24 +110,24 @@ async def test_a_graph_whose_model_is_away_keeps_the_question_and_answers_it_lat
 
 
 async def test_without_the_embedding_model_the_store_keeps_and_finds_items(play: Play, model: OpenAIServer) -> None:
-    place = ("memories", "ann")
+    namespace = ("memories", "ann")
     async with play(embedding_base_url=model.url, embedding_model="words") as stage:
         store = TurnlogStore(stage.runtime.log, stage.runtime.pool, settings=stage.runtime.settings)
-        await store.aput(place, "first", {"text": "I ran a marathon in Lisbon."})
+        await store.aput(namespace, "first", {"text": "I ran a marathon in Lisbon."})
         model.stop()
-        await store.aput(place, "second", {"text": "My sister paints boats."})
+        await store.aput(namespace, "second", {"text": "My sister paints boats."})
         assert "vectors" in (store.degraded or "")
-        assert [item.key for item in await store.asearch(place)] == ["second", "first"]
-        items = await store.asearch(place, query="Where was the marathon?")
+        assert [item.key for item in await store.asearch(namespace)] == ["second", "first"]
+        items = await store.asearch(namespace, query="Where was the marathon?")
         assert [(item.key, item.score) for item in items] == [("second", None), ("first", None)]
-        got = await store.aget(place, "second")
+        got = await store.aget(namespace, "second")
         assert got is not None
         assert got.value == {"text": "My sister paints boats."}
         await store.aclose()
         model.start()
         store = TurnlogStore(stage.runtime.log, stage.runtime.pool, settings=stage.runtime.settings)
-        assert await store.areindex(place) == 1
-        items = await store.asearch(place, query="Who paints boats?")
+        assert await store.areindex(namespace) == 1
+        items = await store.asearch(namespace, query="Who paints boats?")
         assert [item.key for item in items] == ["second", "first"]
         assert all(item.score is not None for item in items)
         await store.aclose()

@@ -135,7 +135,7 @@ async def test_one_of_ten_is_erased_while_the_others_talk(stage: Stage) -> None:
     before, usage = await of_the_others(stage), await stage.rows("SELECT t::text FROM usage t ORDER BY 1")
     places = await hits(stage, strings)
     assert {"table turnlog.messages", "table turnlog.memories", "Postgres's statistics (pg_stats)"} <= places.keys()
-    assert any(".blk" in place for place in places)
+    assert any(".blk" in location for location in places)
 
     async with Sessions(runtime.log, runtime.pool, "default") as sessions:
         await sessions.get(f"talk-{ERASED}")

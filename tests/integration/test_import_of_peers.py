@@ -71,11 +71,11 @@ async def test_langgraphs_messages_keep_the_time_of_the_checkpoint_that_first_ha
         await conn.execute(TABLES)
         for version, until in (("1", 1), ("2", 4)):
             kind, blob = JsonPlusSerializer().dumps_typed(messages[:until])
-            place = ("t1", "", str(uuid6(clock_seq=until)))
+            row_key = ("t1", "", str(uuid6(clock_seq=until)))
             checkpoint, about = {"channel_versions": {"messages": version}}, {"user_id": "ann"}
             await conn.execute(
                 "INSERT INTO checkpoints VALUES (%s, %s, %s, %s, %s)",
-                (*place, json.dumps(checkpoint), json.dumps(about)),
+                (*row_key, json.dumps(checkpoint), json.dumps(about)),
             )
             await conn.execute(
                 "INSERT INTO checkpoint_blobs VALUES (%s, '', 'messages', %s, %s, %s)", ("t1", version, kind, blob)

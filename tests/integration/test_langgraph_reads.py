@@ -112,7 +112,7 @@ async def test_a_fresh_saver_asks_postgres_once(log: Log, pool: Pool, mirror: Mi
 
 @pytest.mark.nightly
 async def test_the_first_read_always_uses_generic_query_plans(log: Log, pool: Pool, database_url: str) -> None:
-    place = {"tenant": "default", "thread": "short", "ns": ""}
+    parameters = {"tenant": "default", "thread": "short", "ns": ""}
     async with await connect(database_url) as conn:
         for thread, count in (("short", 1), ("long", 100)):
             graph = chat(TurnlogSaver(log, pool))
@@ -121,7 +121,7 @@ async def test_the_first_read_always_uses_generic_query_plans(log: Log, pool: Po
             await chat(TurnlogSaver(log, pool)).aget_state(config(thread))  # the tables contain everything
             await conn.execute("ANALYZE")
             for _ in range(6):
-                assert (await first_look(conn, NEWEST, True, place)).saved is not None
+                assert (await first_look(conn, NEWEST, True, parameters)).saved is not None
         plans = await conn.execute(
             "SELECT custom_plans, generic_plans FROM pg_prepared_statements WHERE statement LIKE '%checkpoints c%'"
         )

@@ -24,9 +24,9 @@ PETS = ("llama", "parrot", "tortoise", "hamster", "ferret")
 
 def chat(count: int = 120) -> list[Event]:
     said = [f"Day {n}: nothing much happened at home." for n in range(count)]
-    for place, pet in enumerate(PETS[: (count + 13) // 20]):
-        said[20 * place + 5] = f"Where does your {pet} sleep?"
-        said[20 * place + 6] = f"In the old shed, in box {place}."
+    for number, pet in enumerate(PETS[: (count + 13) // 20]):
+        said[20 * number + 5] = f"Where does your {pet} sleep?"
+        said[20 * number + 6] = f"In the old shed, in box {number}."
     return [turn(text, minutes=n) for n, text in enumerate(said)]
 
 

@@ -35,7 +35,7 @@ async def play(nats_url: str, database_url: str) -> Play:
 async def past(stage: Stage, user: str | None = "ann", thread: str = "t") -> list[int]:
     """Appends the turns of PAST and returns their sequences."""
     turns = [turn(text, role, thread, user=user if role == "user" else None) for text, role in PAST]
-    return [place.seq for place in await stage.runtime.log.append_many(turns)]
+    return [appended.seq for appended in await stage.runtime.log.append_many(turns)]
 
 
 async def forked(stage: Stage, at: int, new: str = "f", parent: str = "t") -> None:
@@ -103,9 +103,9 @@ async def test_nobody_else_gets_a_session_on_somebodys_fork(play: Play) -> None:
         await forked(stage, seqs[3], "g")
         await stage.runtime.log.append(turn("mine", thread="g", user="bob"))
         head = await stage.runtime.log.head()
-        for place in "tfg":
+        for thread in "tfg":
             with pytest.raises(NotFound, match=r"create\(\) begins one"):
-                await memory.create(create(conversation_id=place, user_id="bob"))
+                await memory.create(create(conversation_id=thread, user_id="bob"))
         assert await stage.runtime.log.head() == head
         await stage.runtime.log.append(event(ThreadDeleted()))
         with pytest.raises(NotFound, match=r"create\(\) begins one"):
