@@ -43,7 +43,7 @@ from turnlog.consumers.workers.reactors.thread_maintenance import ThreadMaintena
 from turnlog.consumers.workers.webhooks import delivering
 from turnlog.events.errors import TurnlogError
 from turnlog.events.heartbeats import Heartbeat
-from turnlog.events.read import Stored
+from turnlog.events.stored import Stored
 from turnlog.events.subjects import type_filter
 from turnlog.events.tasks import pause
 

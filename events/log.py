@@ -19,10 +19,11 @@ from turnlog.events.client import LOST_SERVER, RobustClient, servers_of
 from turnlog.events.contracts import Event, Recorded
 from turnlog.events.errors import WAYS_OUT, InvalidEvent, LogUnavailable, NotFound, OtherLog, cause
 from turnlog.events.publish import Appended
-from turnlog.events.read import OrderedReader, Stored, check_replacements, read_to, recorded, replacements
+from turnlog.events.read import OrderedReader, check_replacements, read_to, replacements
 from turnlog.events.redactions import READER
 from turnlog.events.sealing import Keyring, key_ids_in
 from turnlog.events.signing import Signer
+from turnlog.events.stored import Stored, recorded
 from turnlog.events.stream import NO_STREAM, StreamOptions, ensure_stream, log_id, overwrite
 from turnlog.events.subjects import STREAM, parse_stored, partition_filter, thread_filter, thread_filters, turns_filter
 from turnlog.events.tasks import within

@@ -8,8 +8,7 @@ import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import accumulate
 from typing import Self
 from uuid import UUID
@@ -23,13 +22,12 @@ from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import APIError
 
-from turnlog.events.codec import decode
-from turnlog.events.contracts import Recorded
-from turnlog.events.errors import GapInLog, InvalidEvent, TurnlogError, cause
+from turnlog.events.errors import GapInLog, TurnlogError, cause
 from turnlog.events.redactions import READER, Replacement, Replacements, replacement
 from turnlog.events.sealing import Keyring, key_ids_in
 from turnlog.events.signing import Signer
-from turnlog.events.subjects import STREAM, parse_stored, present_thread, redactions_filter, thread_token, type_filter
+from turnlog.events.stored import Stored
+from turnlog.events.subjects import STREAM, redactions_filter, type_filter
 
 PULL = 2_000
 PULL_BYTES = 32 * 1024 * 1024
@@ -43,43 +41,6 @@ TRIES, REOPEN_WAIT_S = 8, 0.2
 UNHEARD_TRIES, UNHEARD_WAIT_S = 10, 0.1
 NO_MESSAGE = 10037  # JetStream's err_code
 _ORDINARY_ENDS = ("Batch Completed", "Message Size Exceeds MaxBytes")
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A stored message. pending: how many more messages match the reader's filter.
-
-    keyring: opens the sealed fields.
-    """
-
-    seq: int
-    subject: str
-    body: bytes
-    stored_ns: int
-    pending: int
-    message_id: UUID | None = None
-    keyring: Keyring | None = field(default=None, repr=False, compare=False)
-
-    @property
-    def stored_at(self) -> datetime:
-        return datetime.fromtimestamp(self.stored_ns / 1e9, UTC)
-
-
-def recorded(stored: Stored) -> Recorded:
-    """Decodes a message and checks that its envelope fits its subject.
-
-    Raises InvalidEvent, or KeyUnavailable (try again later).
-    """
-    subject = parse_stored(stored.subject)
-    event = decode(stored.body, stored.keyring)
-    if (event.tenant, thread_token(event.thread), event.type) != (subject.tenant, subject.thread_token, subject.type):
-        raise InvalidEvent(
-            f"event {event.id} says tenant {event.tenant!r}, thread {event.thread[:80]!r}, type {event.type!r}, "
-            f"but was published on {stored.subject!r}"
-        )
-    if (thread := present_thread(event.thread, event.user)) != event.thread:
-        event = event.model_copy(update={"thread": thread})
-    return Recorded(event, stored.seq, subject.partition, stored.stored_at)
 
 
 class OrderedReader:

@@ -31,9 +31,9 @@ from turnlog.agent.settings import InvalidSetting, Settings
 from turnlog.events.codec import parsed, unsealed
 from turnlog.events.errors import InvalidEvent, NotFound, TurnlogError
 from turnlog.events.log import nats_errors
-from turnlog.events.read import Stored
 from turnlog.events.redactions import replacement
 from turnlog.events.sealing import key_ids_in
+from turnlog.events.stored import Stored
 from turnlog.events.subjects import STREAM, check_tenant, parse_stored, tenant_type_filter, webhook_durable, webhook_of
 
 logger = logging.getLogger("turnlog.agent")

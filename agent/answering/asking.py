@@ -34,7 +34,7 @@ from turnlog.agent.models.language import is_chinese
 from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import REMOVALS, AnswerRequested, Event, UsageMetered
 from turnlog.events.errors import InvalidEvent, NotFound, TurnlogError
-from turnlog.events.read import recorded
+from turnlog.events.stored import recorded
 from turnlog.events.subjects import check_place, progress_subject
 from turnlog.projectors.engine.parking import ThreadParked, first_parked, refuse_parked
 from turnlog.projectors.models.conversation.message import message_by_event

@@ -46,7 +46,7 @@ from turnlog.agent.runtime import Runtime
 from turnlog.events import tracing
 from turnlog.events.contracts import Event, TurnRecorded
 from turnlog.events.errors import InvalidEvent, NotFound, TurnlogError, cause
-from turnlog.events.read import recorded
+from turnlog.events.stored import recorded
 from turnlog.events.subjects import check_place, memory_thread
 from turnlog.events.texts import storable
 from turnlog.projectors.models.conversation.message import message_by_event

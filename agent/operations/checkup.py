@@ -18,7 +18,7 @@ from turnlog.agent.team.configured import check_secrets, server_team
 from turnlog.agent.team.teams import InvalidTeam
 from turnlog.agent.team.tools import InvalidTool
 from turnlog.events.errors import KeyUnavailable, OtherLog, TurnlogError
-from turnlog.events.read import recorded
+from turnlog.events.stored import recorded
 from turnlog.events.subjects import partition_filter
 from turnlog.projectors.engine.lag import Lag, lag
 from turnlog.projectors.engine.parking import listed

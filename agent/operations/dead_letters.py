@@ -10,7 +10,7 @@ from turnlog.agent.operations.tailing import Line, line_at
 from turnlog.agent.retry_later import at_once
 from turnlog.agent.runtime import Runtime
 from turnlog.events.errors import EventTooLarge, NotFound
-from turnlog.events.read import Stored
+from turnlog.events.stored import Stored
 from turnlog.events.subjects import parse_stored
 from turnlog.projectors.engine import parking
 from turnlog.projectors.engine.apply import POISON

@@ -11,7 +11,8 @@ from turnlog.agent.runtime import Runtime
 from turnlog.events.codec import parsed, unsealed
 from turnlog.events.errors import GapInLog, InvalidEvent, TurnlogError
 from turnlog.events.log import Log
-from turnlog.events.read import REOPEN_WAIT_S, Stored
+from turnlog.events.read import REOPEN_WAIT_S
+from turnlog.events.stored import Stored
 from turnlog.events.subjects import STORED_PREFIX, check_id, check_tenant, parse_stored, tenant_filter, thread_filter
 
 LINE_CHARS = 100

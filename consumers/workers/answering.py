@@ -40,7 +40,7 @@ from turnlog.events.contracts import AnswerRequested, Event, ToolCall
 from turnlog.events.errors import EventTooLarge, InvalidEvent, LogFull, LogUnavailable, NotFound, TurnlogError
 from turnlog.events.log import Log
 from turnlog.events.publish import Key
-from turnlog.events.read import recorded
+from turnlog.events.stored import recorded
 from turnlog.events.subjects import check_conversation, memory_thread, progress_subject
 from turnlog.projectors.engine.duplicates import first_seqs
 from turnlog.projectors.engine.lag import READ_WHILE_REBUILT, wait_for

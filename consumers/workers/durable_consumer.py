@@ -19,7 +19,7 @@ from turnlog.agent.retry_later import RetryLater
 from turnlog.events import tracing
 from turnlog.events.errors import DatabaseUnavailable, GapInLog, LogUnavailable
 from turnlog.events.heartbeats import Heartbeat
-from turnlog.events.read import Stored
+from turnlog.events.stored import Stored
 from turnlog.events.subjects import parse_stored
 from turnlog.events.tasks import cancel
 

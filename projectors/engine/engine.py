@@ -16,8 +16,9 @@ from turnlog.events import tracing
 from turnlog.events.errors import GapInLog, KeyUnavailable
 from turnlog.events.heartbeats import Heartbeat
 from turnlog.events.log import Log
-from turnlog.events.read import OrderedReader, Stored
+from turnlog.events.read import OrderedReader
 from turnlog.events.signing import Signer
+from turnlog.events.stored import Stored
 from turnlog.events.tasks import pause
 from turnlog.projectors.engine import positions
 from turnlog.projectors.engine.apply import TOGETHER_UP_TO, apply_batch

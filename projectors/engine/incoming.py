@@ -5,8 +5,8 @@ from typing import Any
 
 from turnlog.events.contracts import Event, Recorded
 from turnlog.events.errors import KeyUnavailable, TurnlogError
-from turnlog.events.read import Stored, recorded
 from turnlog.events.signing import Signer
+from turnlog.events.stored import Stored, recorded
 from turnlog.events.subjects import parse_stored
 
 _NUL_ESCAPE, _SEALED = b"\\u0000", b'"sealed":'

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.events.log import Log
-from turnlog.events.read import Stored
+from turnlog.events.stored import Stored
 from turnlog.events.subjects import STORED_PREFIX, tenant_filter, thread_filters, thread_token
 from turnlog.projectors.engine import parking, positions
 from turnlog.projectors.engine.apply import apply_events, concerns

@@ -26,7 +26,7 @@ from helpers.servers import eventually, processes_left_in
 from turnlog.consumers.cli.reference import text
 from turnlog.events.contracts import TurnRecorded
 from turnlog.events.log import Log
-from turnlog.events.read import recorded
+from turnlog.events.stored import recorded
 from turnlog.projectors.engine.engine import Runner
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.conversation.message import thread_messages

@@ -15,7 +15,7 @@ from helpers.memory_events import memory_id, recorded
 from helpers.servers import eventually
 
 from turnlog.events.contracts import MemoryRecorded
-from turnlog.events.read import recorded as recorded_of
+from turnlog.events.stored import recorded as recorded_of
 from turnlog.events.subjects import former_thread, memory_thread
 from turnlog.migrations.upgrade import engine
 from turnlog.projectors.engine.writer import Connection

@@ -6,7 +6,7 @@ from tests.benchmarks.measuring import Row, interleaved, per_second, ratio, seco
 from tests.benchmarks.reading import raw_read
 from tests.benchmarks.stand import Stand, fill, project
 from turnlog.events.log import Log
-from turnlog.events.read import recorded
+from turnlog.events.stored import recorded
 from turnlog.projectors.engine.changes import Row as TableRow
 from turnlog.projectors.engine.database import connect
 from turnlog.projectors.engine.writer import Connection

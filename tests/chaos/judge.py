@@ -7,7 +7,7 @@ from uuid import UUID
 from turnlog.agent.answering.request import answer_id
 from turnlog.events.contracts import AnswerReceipt, AnswerRequested, Event, ThreadRenamed, TurnRecorded
 from turnlog.events.log import Log
-from turnlog.events.read import recorded
+from turnlog.events.stored import recorded
 from turnlog.projectors.engine.lag import lag
 from turnlog.projectors.engine.parking import listed
 from turnlog.projectors.engine.projection import Projection

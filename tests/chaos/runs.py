@@ -31,7 +31,7 @@ from turnlog.consumers import servers as embedded
 from turnlog.consumers.roles import playing
 from turnlog.consumers.runtime import opened
 from turnlog.events.contracts import Event
-from turnlog.events.read import recorded
+from turnlog.events.stored import recorded
 from turnlog.projectors.engine.parking import listed
 from turnlog.projectors.models.registry import PROJECTIONS
 from turnlog.projectors.rebuild.verify import verify_several

@@ -17,7 +17,7 @@ from turnlog.agent.memory.extraction.findings import ExtractionResult, Finding, 
 from turnlog.agent.memory.extraction.rules import RuleSet, load_rules
 from turnlog.consumers.workers.durable_consumer import Delivery
 from turnlog.events.contracts import Event, MemoriesExtracted
-from turnlog.events.read import Stored
+from turnlog.events.stored import Stored
 from turnlog.events.subjects import STORED_PREFIX, memory_thread
 
 ANN_THREAD = memory_thread("ann")

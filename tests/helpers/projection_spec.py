@@ -13,7 +13,7 @@ from helpers import nightly
 
 from turnlog.events.codec import encode
 from turnlog.events.contracts import Event
-from turnlog.events.read import Stored
+from turnlog.events.stored import Stored
 from turnlog.events.subjects import STORED_PREFIX, thread_token
 from turnlog.projectors.engine import positions
 from turnlog.projectors.engine.apply import apply_batch

@@ -25,7 +25,7 @@ from turnlog.agent.answering.request import Question, answer_id, question_events
 from turnlog.agent.context.receipt import context_hash
 from turnlog.events.contracts import Erased, EventData, SummaryWritten, ThreadDeleted, TopicsTagged
 from turnlog.events.errors import NotFound
-from turnlog.events.read import recorded
+from turnlog.events.stored import recorded
 from turnlog.events.subjects import progress_subject
 
 pytestmark = pytest.mark.slow

@@ -37,7 +37,7 @@ from turnlog.events.contracts import (
     UsageMetered,
 )
 from turnlog.events.log import Log
-from turnlog.events.read import recorded
+from turnlog.events.stored import recorded
 from turnlog.events.subjects import STREAM, publish_subject
 from turnlog.projectors.engine import engine
 from turnlog.projectors.engine.engine import Runner

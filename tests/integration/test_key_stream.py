@@ -20,7 +20,7 @@ from turnlog.agent.privacy.keys.key_stream import KeyRecord, KeyStream
 from turnlog.events.codec import encode
 from turnlog.events.contracts import ERASED, Event
 from turnlog.events.errors import KeyUnavailable
-from turnlog.events.read import Stored, recorded
+from turnlog.events.stored import Stored, recorded
 from turnlog.events.subjects import KEYS_STREAM, key_subject, publish_subject
 from turnlog.projectors.engine.lag import lag
 from turnlog.projectors.engine.writer import Connection

@@ -29,7 +29,7 @@ from turnlog.events.contracts import (
     MemoryForgotten,
     MemoryRecorded,
 )
-from turnlog.events.read import recorded
+from turnlog.events.stored import recorded
 from turnlog.projectors.engine.writer import Connection, perform
 from turnlog.projectors.models.memories.history_lookup import family, history
 from turnlog.projectors.models.memories.lookup import (

@@ -11,7 +11,7 @@ from helpers import nightly
 from helpers.projection_spec import stored
 from helpers.thread_shapes import SHAPES, Shape, memories, short_turns, tool_calls, topics_and_vectors
 
-from turnlog.events.read import Stored
+from turnlog.events.stored import Stored
 from turnlog.projectors.engine import positions
 from turnlog.projectors.engine.apply import apply_batch
 from turnlog.projectors.engine.incoming import incoming

@@ -4,7 +4,7 @@ from helpers.projection_spec import Spec, seq, stored
 from helpers.sample_events import BLOCKS, derivation, event, turn
 
 from turnlog.events.contracts import ChunksEmbedded, Event, ThreadDeleted, TopicsTagged
-from turnlog.events.read import recorded
+from turnlog.events.stored import recorded
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.chunking import chunks
 from turnlog.projectors.models.chunks.projection import VECTORS

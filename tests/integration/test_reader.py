@@ -12,7 +12,8 @@ from turnlog.events.contracts import Event, ThreadRenamed
 from turnlog.events.errors import GapInLog, InvalidEvent, NotFound
 from turnlog.events.log import Log
 from turnlog.events.publish import Key
-from turnlog.events.read import BATCH_BYTES, PULL_BYTES, OrderedReader, Stored, read_to, recorded
+from turnlog.events.read import BATCH_BYTES, PULL_BYTES, OrderedReader, read_to
+from turnlog.events.stored import Stored, recorded
 from turnlog.events.subjects import STREAM, partition_filter, thread_filter
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ from turnlog.events import move
 from turnlog.events.errors import OtherLog
 from turnlog.events.log import Log
 from turnlog.events.move import move_behind
-from turnlog.events.read import recorded
+from turnlog.events.stored import recorded
 from turnlog.events.stream import LOG_ID, StreamOptions, stream_config
 from turnlog.events.subjects import STREAM
 from turnlog.projectors.engine.lag import lag, wait_for

@@ -24,7 +24,8 @@ from turnlog.events.codec import encode
 from turnlog.events.contracts import ARCHIVING, ERASED, REMOVALS, Event, ThreadOpened, TurnRecorded
 from turnlog.events.errors import InvalidEvent
 from turnlog.events.log import Log
-from turnlog.events.read import read_to, recorded
+from turnlog.events.read import read_to
+from turnlog.events.stored import recorded
 from turnlog.events.stream import StreamOptions
 from turnlog.events.subjects import STORED_PREFIX, publish_subject
 from turnlog.projectors.engine.writer import Connection

@@ -17,8 +17,8 @@ from helpers.stage import Play, on_stage, player
 from turnlog.agent.privacy.keys.key_stream import KeyStream
 from turnlog.events.codec import decode
 from turnlog.events.errors import InvalidEvent, InvalidToken, KeyUnavailable
-from turnlog.events.read import Stored, recorded
 from turnlog.events.sealing import key_ids_in
+from turnlog.events.stored import Stored, recorded
 from turnlog.projectors.engine.writer import Connection
 
 # nats-py forgets to close the socket of a server that dies while it reconnects to it.

@@ -12,7 +12,7 @@ from turnlog.events.contracts import ARCHIVING, REMOVALS, Event, ThreadArchived
 from turnlog.events.contracts.base import in_calendar
 from turnlog.events.errors import InvalidEvent, WrongExpectedVersion
 from turnlog.events.log import Log
-from turnlog.events.read import Stored
+from turnlog.events.stored import Stored
 from turnlog.events.subjects import parse_stored
 from turnlog.projectors.models.conversation.thread_lookup import Cold
 

@@ -20,8 +20,8 @@ from turnlog.events.codec import decode, encode
 from turnlog.events.contracts import ARCHIVING, REMOVALS, ArchivedEvent, Event, ThreadArchived, ThreadRestored
 from turnlog.events.errors import InvalidEvent, WrongExpectedVersion
 from turnlog.events.log import Log
-from turnlog.events.read import Stored
 from turnlog.events.sealing import key_ids_in
+from turnlog.events.stored import Stored
 from turnlog.projectors.engine.incoming import incoming
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.conversation.thread_lookup import archived_lineage, archived_threads

@@ -14,7 +14,7 @@ from turnlog.agent.conversations.sessions.lineage import lineage
 from turnlog.events.contracts import REMOVALS, Recorded, TurnRecorded
 from turnlog.events.errors import FutureEventVersion, GapInLog, LogUnavailable, cause
 from turnlog.events.log import Log
-from turnlog.events.read import Stored
+from turnlog.events.stored import Stored
 from turnlog.events.stream import DUPLICATE_WINDOW_S
 from turnlog.events.subjects import STREAM, parse_stored, thread_filter
 from turnlog.projectors.engine.incoming import incoming

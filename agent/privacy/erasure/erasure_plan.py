@@ -38,7 +38,7 @@ from turnlog.events.contracts import Event, Recorded
 from turnlog.events.errors import TurnlogError
 from turnlog.events.log import Log, nats_errors
 from turnlog.events.progress import OnProgress, no_progress
-from turnlog.events.read import recorded
+from turnlog.events.stored import recorded
 from turnlog.events.subjects import RECEIPT_BUCKET, receipt_key
 
 STRINGS_AT_MOST = 400

@@ -14,7 +14,7 @@ from turnlog.events.codec import parsed
 from turnlog.events.errors import InvalidEvent, InvalidToken
 from turnlog.events.log import Log
 from turnlog.events.progress import OnProgress, no_progress
-from turnlog.events.read import Stored
+from turnlog.events.stored import Stored
 from turnlog.events.subjects import (
     StoredSubject,
     check_place,

@@ -15,8 +15,8 @@ from turnlog.agent.privacy.erasure.string_search import SearchStrings
 from turnlog.events.codec import parsed
 from turnlog.events.contracts import CONTRACTS, Event, MemorySource, ThreadForked, TurnRecorded
 from turnlog.events.errors import InvalidEvent, TurnlogError
-from turnlog.events.read import recorded
 from turnlog.events.sealing import fields_of
+from turnlog.events.stored import recorded
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,8 +52,9 @@ from turnlog.events.contracts import (
     TurnRedacted,
 )
 from turnlog.events.errors import NotFound
-from turnlog.events.read import recorded, replacements
+from turnlog.events.read import replacements
 from turnlog.events.sealing import owners_to_seal
+from turnlog.events.stored import recorded
 from turnlog.events.subjects import REDACTIONS, SHADOW, memory_thread, tenant_type_filter
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.registry import PROJECTIONS

@@ -38,9 +38,10 @@ from turnlog.events.contracts import (
 from turnlog.events.contracts.base import in_calendar
 from turnlog.events.errors import InvalidEvent, WrongExpectedVersion
 from turnlog.events.progress import OnProgress, no_progress
-from turnlog.events.read import recorded, replacements
+from turnlog.events.read import replacements
 from turnlog.events.sealing import owners_to_seal
 from turnlog.events.signing import Signer
+from turnlog.events.stored import recorded
 from turnlog.events.subjects import MEMORIES, OWN_THREADS, SHADOW, memory_thread, tenant_type_filter, type_filter
 from turnlog.projectors.engine.writer import Connection
 

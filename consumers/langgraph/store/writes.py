@@ -14,7 +14,7 @@ from turnlog.consumers.langgraph.store.vectors import StoreVectors
 from turnlog.events.contracts import Event, StoreItemPut
 from turnlog.events.errors import WrongExpectedVersion
 from turnlog.events.log import Log
-from turnlog.events.read import recorded
+from turnlog.events.stored import recorded
 from turnlog.projectors.engine.lag import wait_for
 from turnlog.projectors.models.registry import find
 from turnlog.projectors.models.store.lookup import Namespace, StoredItem, items_lacking, namespaces_lacking

@@ -43,7 +43,7 @@ from turnlog.events.contracts import (
     UsageMetered,
 )
 from turnlog.events.errors import InvalidEvent, InvalidToken, NotFound
-from turnlog.events.read import recorded
+from turnlog.events.stored import recorded
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.memories.lookup import StoredMemory, memories_by_id
 from turnlog.projectors.models.memories.vectors import cached_vectors, nearest

@@ -25,7 +25,7 @@ from turnlog.agent.runtime import Runtime
 from turnlog.consumers.workers.durable_consumer import Delivery
 from turnlog.events.errors import InvalidEvent, NotFound, TurnlogError
 from turnlog.events.heartbeats import Heartbeat
-from turnlog.events.read import recorded
+from turnlog.events.stored import recorded
 from turnlog.events.tasks import pause
 from turnlog.projectors.engine.lag import wait_for
 from turnlog.projectors.engine.writer import Connection

@@ -8,7 +8,7 @@ from turnlog.agent.recall.profile_text import write_profile_text
 from turnlog.agent.runtime import Runtime
 from turnlog.consumers.workers.durable_consumer import Delivery
 from turnlog.events.errors import InvalidEvent, InvalidToken, NotFound
-from turnlog.events.read import recorded
+from turnlog.events.stored import recorded
 
 
 class ProfileReactor:

@@ -36,7 +36,7 @@ from turnlog.events.contracts import (
     SegmentRules,
 )
 from turnlog.events.errors import InvalidEvent, NotFound, WrongExpectedVersion
-from turnlog.events.read import recorded
+from turnlog.events.stored import recorded
 from turnlog.projectors.engine.lag import wait_for
 from turnlog.projectors.engine.locks import LockFor, work_lock
 from turnlog.projectors.engine.writer import Connection

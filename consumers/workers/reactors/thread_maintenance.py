@@ -24,7 +24,7 @@ from turnlog.agent.runtime import Runtime
 from turnlog.consumers.workers.durable_consumer import Delivery
 from turnlog.events.contracts import Event, UsageMetered
 from turnlog.events.errors import InvalidEvent, NotFound, WrongExpectedVersion
-from turnlog.events.read import recorded
+from turnlog.events.stored import recorded
 from turnlog.projectors.engine.lag import wait_for
 from turnlog.projectors.engine.locks import LockFor, work_lock
 from turnlog.projectors.engine.writer import Connection
