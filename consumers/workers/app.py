@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -35,7 +36,8 @@ from turnlog.events.subjects import STREAM
 logger = logging.getLogger("turnlog.consumers")
 FETCH, FETCH_BODIES = 200, 50
 PAUSE_S = 1.0  # equals the timeout of a fetch, so that an empty fetch is repeated at once
-FETCH_ROUND_S = 15.0  # after this time without a fetch the subscriptions are recreated
+FETCH_ROUND_S = 15.0  # after watching for this time without a fetch, the subscriptions are recreated
+RENEWED = "its subscription was renewed"
 INBOX_ROUND_S = 150.0  # long, because work may wait for projectors for up to a minute
 
 
@@ -222,24 +224,25 @@ async def _subscribed(runtime: Runtime, role: str, durables: Sequence[Durable]) 
 
     async def watch(beat: Heartbeat) -> None:
         nonlocal broker
+        missed, last = Counter[str](), dict[str, float]()
         while True:
-            late = [
-                durable.consumer.name
-                for durable in durables
-                if durable.pulls is not None and durable.pulls.seconds > FETCH_ROUND_S
-            ]
-            if late:
-                logger.error("%s no longer fetch messages and are subscribed again", ", ".join(late))
+            for name, pull in pulls.items():
+                missed[name] = missed[name] + 1 if last.get(name) == pull.at else 0
+                last[name] = pull.at
+            # Rounds of this loop, not seconds: where the machine gives this process no time, both loops are late.
+            if late := [name for name, rounds in missed.items() if rounds > FETCH_ROUND_S / PAUSE_S]:
+                _report_late(late, [name for name in late if pulls[name].problem == RENEWED])
                 await _stopped(broker)
                 broker = await subscribed()
-                for durable in durables:
-                    if durable.pulls is not None:
-                        durable.pulls.beat("its subscription was renewed")  # until the first fetch
+                for pull in pulls.values():
+                    pull.beat(RENEWED)  # until the first fetch
             beat.beat()
             await asyncio.sleep(PAUSE_S)
 
+    pulls = dict[str, Heartbeat]()
     for durable in durables:
-        durable.pulls = Heartbeat(role, f"{durable.consumer.name}-fetch", beats.changed, FETCH_ROUND_S)
+        name = durable.consumer.name
+        durable.pulls = pulls[name] = Heartbeat(role, f"{name}-fetch", beats.changed, FETCH_ROUND_S)
         beats.loops.append(durable.pulls)
     try:
         async with beats.running(role, f"{role}-subscriptions", watch, stop):
@@ -249,6 +252,23 @@ async def _subscribed(runtime: Runtime, role: str, durables: Sequence[Durable]) 
             if durable.pulls is not None:
                 beats.loops.remove(durable.pulls)
         await _stopped(broker)
+
+
+def _report_late(late: Sequence[str], again: Sequence[str]) -> None:
+    """Logs which consumers do not fetch. again: those of them that have not fetched since they were last renewed."""
+    if again:
+        logger.error(
+            "%s cannot fetch events, even after subscribing again: NATS does not answer, or the machine is overloaded. "
+            "Their events wait in the log; `turnlog doctor` shows what is wrong",
+            ", ".join(again),
+        )
+    else:
+        logger.warning(
+            "%s fetched nothing for %.0f s, so their subscriptions are renewed. Their events wait in the log; there is "
+            "nothing to do unless an error follows",
+            ", ".join(late),
+            FETCH_ROUND_S,
+        )
 
 
 async def _stopped(broker: RobustBroker) -> None:

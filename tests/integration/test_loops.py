@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import json
 import math
 import re
 import threading
+import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
@@ -163,6 +165,69 @@ async def test_fetches_that_end_are_subscribed_again(serve: Serve, monkeypatch: 
         async with red_then_green(api, ann, FETCHES):
             await eventually(all_end)
         assert (await ann.post("/api/threads/t/answers", json={"message": "hello"})).status_code == 201
+
+
+async def test_fetches_that_do_not_come_back_are_an_error_and_stay_red_until_they_do(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(app, "FETCH_ROUND_S", 2.5)
+    before = asyncio.all_tasks()
+    async with serve("agent") as api, api.client() as ann:
+
+        async def error_follows() -> bool:
+            for task in asyncio.all_tasks() - before:
+                if "_consume_pull" in str(task.get_coro()):
+                    task.cancel()
+            return any("agent cannot fetch events" in one.message for one in caplog.records)
+
+        async with red_then_green(api, ann, ["agent-fetch"]):
+            await eventually(error_follows)
+            assert "agent-fetch" in (await readiness(ann))["broken"]
+        levels = [one.levelname for one in caplog.records if one.name == "turnlog.consumers"]
+        assert levels[:2] == ["WARNING", "ERROR"]
+
+
+async def test_a_process_that_had_no_time_to_fetch_subscribes_nothing_again(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(app, "FETCH_ROUND_S", 1.5)
+    async with serve("reactors", "agent", "analytics") as api, api.client() as ann:
+        beats = [beat for beat in api.runtime.heartbeats.loops if beat.loop.endswith("-fetch")]
+
+        async def all_fetch() -> bool:
+            return all(beat.at > blocked_until for beat in beats)
+
+        for _ in range(2):
+            threading.Event().wait(3.0)  # like a machine that gives the process no time
+            blocked_until = time.monotonic()
+            await eventually(all_fetch)
+        assert (await ann.post("/api/threads/t/answers", json={"message": "hello"})).status_code == 201
+        assert [one.message for one in caplog.records if one.name == "turnlog.consumers"] == []
+
+
+async def test_a_consumer_that_nats_sends_nothing_turns_readiness_red(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "LOOK_S", 0.2)
+    async with serve("agent") as api, api.client() as ann:
+
+        async def pause_until(year: int) -> None:
+            body = json.dumps({"pause_until": f"{year}-01-01T00:00:00Z"}).encode()
+            answer = await api.runtime.log.nc.request(f"$JS.API.CONSUMER.PAUSE.{STREAM}.agent", body)
+            assert "error" not in json.loads(answer.data)
+
+        await pause_until(9000)
+        async with red_then_green(api, ann, ["agent-durable"]):
+            asked = asyncio.create_task(ann.post("/api/threads/t/answers", json={"message": "hello"}))
+
+            async def is_red() -> bool:
+                return "agent-durable" in (await readiness(ann))["broken"]
+
+            try:
+                await eventually(is_red)
+            finally:
+                await pause_until(2000)
+            assert (await asked).status_code == 201
 
 
 async def test_an_api_that_ends_serves_again_at_its_address(serve: Serve) -> None:
