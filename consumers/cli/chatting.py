@@ -1,5 +1,6 @@
 """The command `chat`: asks the agent, and prints its answers as they arrive."""
 
+import contextlib
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import asdict
@@ -28,6 +29,7 @@ from turnlog.consumers.cli.console import (
     out,
     shown,
     stdin_lines,
+    waiting_for,
     warn,
 )
 from turnlog.consumers.cli.options import commands, given
@@ -97,7 +99,11 @@ async def chat(
     check_conversation(thread)
     check_given("user", user)
     played = ("projectors", "reactors", "agent")
-    async with composed.opened(settings, "turnlog-chat") as runtime, roles.playing(runtime, played):
+    async with contextlib.AsyncExitStack() as started:
+        with waiting_for("NATS and Postgres"):
+            runtime = await started.enter_async_context(composed.opened(settings, "turnlog-chat"))
+        with waiting_for("the agent to start"):
+            await started.enter_async_context(roles.playing(runtime, played))
         place = (settings.tenant, thread)
         as_json = given().json
         questions = None if as_json or user is None else Questions(runtime, place[0], user)
@@ -105,29 +111,32 @@ async def chat(
             if questions and await questions.take(text):
                 continue
             locale = asking.locale_of_text(text)
-            await agents.check_agent(runtime, place[0], agent and agent.lower())
-            gone = await memory_changes.forget_as_asked(runtime, place[0], user, text) if user else None
-            flow = Flow(locale)
-            try:
-                async for piece in asking.ask(
-                    runtime, *place, text, user=user, model=model, agent=agent and agent.lower()
-                ):
+            with waiting_for("the answer") as begun:
+                await agents.check_agent(runtime, place[0], agent and agent.lower())
+                gone = await memory_changes.forget_as_asked(runtime, place[0], user, text) if user else None
+                flow = Flow(locale)
+                try:
+                    async for piece in asking.ask(
+                        runtime, *place, text, user=user, model=model, agent=agent and agent.lower()
+                    ):
+                        if not isinstance(piece, asking.QuestionStored):
+                            begun()
+                        if not as_json:
+                            flow.show(piece)
+                        if isinstance(piece, asking.Answered):
+                            place = (place[0], piece.thread)
+                            made = await extract_now.remembered(runtime, *place, user, piece.question_id, text)
+                            if as_json:
+                                document = {**asdict(piece), "remembered": made, "forgotten": gone}
+                                (emit if message else emit_line)(document)
+                            else:
+                                _show_remembered(made)
+                                _show_forgotten(gone, user or "", locale)
+                                warn(answered_elsewhere(settings, piece))
+                except asking.NoAnswer as error:
                     if not as_json:
-                        flow.show(piece)
-                    if isinstance(piece, asking.Answered):
-                        place = (place[0], piece.thread)
-                        made = await extract_now.remembered(runtime, *place, user, piece.question_id, text)
-                        if as_json:
-                            document = {**asdict(piece), "remembered": made, "forgotten": gone}
-                            (emit if message else emit_line)(document)
-                        else:
-                            _show_remembered(made)
-                            _show_forgotten(gone, user or "", locale)
-                            warn(answered_elsewhere(settings, piece))
-            except asking.NoAnswer as error:
-                if not as_json:
-                    warn(error.said(locale))
-                raise
+                        warn(error.said(locale))
+                    raise
             await labels.label_thread(runtime, *place)
             if questions:
                 await questions.put()
@@ -149,7 +158,9 @@ async def graph(
 
     check_conversation(thread)
     check_given("user", user)
-    async with opened_graph(settings=settings) as made:
+    async with contextlib.AsyncExitStack() as started:
+        with waiting_for("NATS and Postgres"):
+            made = await started.enter_async_context(opened_graph(settings=settings))
         async for text in _lines(message):
             async for piece in graph_chat.converse(made, thread, user or "", text):
                 if not given().json:

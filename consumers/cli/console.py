@@ -1,6 +1,7 @@
 """Standard input and output of all commands."""
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -23,6 +24,7 @@ from turnlog.events.subjects import check_id
 
 T = TypeVar("T")
 
+SAY_AFTER_S = 3.0
 # The largest sequence that NATS accepts.
 LAST_SEQ = 2**63 - 1
 # Control characters, except line breaks and tabs, and characters that reorder a line are shown as U+FFFD.
@@ -183,6 +185,17 @@ def warn(text: str | None) -> None:
     """Prints a note on stderr, if there is one."""
     if text:
         err.print(text, markup=False)
+
+
+@contextlib.contextmanager
+def waiting_for(what: str) -> Iterator[Callable[[], None]]:
+    """Prints on stderr what the command waits for if the block takes longer than SAY_AFTER_S. Yields a function that
+    ends the wait earlier."""
+    note = asyncio.get_running_loop().call_later(SAY_AFTER_S, warn, f"waiting for {what} …")
+    try:
+        yield note.cancel
+    finally:
+        note.cancel()
 
 
 def _lines(shown: str | Iterable[str | Text]) -> Iterable[str | Text]:

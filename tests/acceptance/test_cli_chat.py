@@ -1,5 +1,6 @@
 """`turnlog chat` at a terminal and in a pipe."""
 
+import asyncio
 import fcntl
 import json
 import os
@@ -10,6 +11,7 @@ import termios
 from pathlib import Path
 from uuid import UUID
 
+import psycopg
 import pytest
 from helpers.cli import Cli as Cli
 from helpers.cli import turnlog as turnlog
@@ -89,6 +91,29 @@ def test_ctrl_c_at_the_prompt_ends_the_chat_and_leaves_the_next_line_to_the_shel
         terminal.until("then next")
     finally:
         terminal.end()
+
+
+async def test_a_chat_that_has_to_wait_says_for_what(nats_url: str, database_url: str, tmp_path: Path) -> None:
+    env = environment(tmp_path, NATS_URL=nats_url, DATABASE_URL=database_url)
+    async with await psycopg.AsyncConnection.connect(database_url) as conn:
+        await conn.execute("LOCK TABLE turnlog.messages")
+        process = await asyncio.create_subprocess_exec(
+            *COMMAND, "chat", "-m", "hello", env=env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        try:
+            assert process.stderr is not None
+            said = ""
+            while "waiting for the answer …" not in said:
+                line = await asyncio.wait_for(process.stderr.readline(), PATIENCE_S)
+                assert line, "the chat ended"
+                said += line.decode()
+            await conn.rollback()
+            out, _ = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+    assert out.decode().startswith("[offline")
 
 
 async def test_every_line_of_a_file_or_a_terminal_is_a_message(
