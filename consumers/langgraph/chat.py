@@ -9,8 +9,9 @@ from langchain_core.runnables import RunnableConfig
 
 from turnlog.agent.settings import Settings, application_settings
 from turnlog.consumers.langgraph.checkpoint.saver import TurnlogSaver
-from turnlog.consumers.langgraph.conversation import ConversationState, Graph, conversation_graph
+from turnlog.consumers.langgraph.conversation import Graph, conversation_graph
 from turnlog.consumers.langgraph.conversation_routes import Route as Route
+from turnlog.consumers.langgraph.conversation_state import ConversationState
 from turnlog.consumers.langgraph.store.store import TurnlogStore
 from turnlog.consumers.runtime import in_own_thread, opened, projecting
 

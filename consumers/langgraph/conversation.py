@@ -8,14 +8,13 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, Required, TypedDict
+from typing import Any, Literal
 from uuid import NAMESPACE_OID, UUID, uuid4, uuid5
 
 import psycopg
-from langchain_core.messages import AIMessage, AnyMessage
+from langchain_core.messages import AIMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import START, StateGraph
-from langgraph.graph.message import add_messages
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import Runtime as Run
 from langgraph.store.base import BaseStore
@@ -25,16 +24,22 @@ from turnlog.agent.answering.pieces import Restarted, Round, Text
 from turnlog.agent.answering.prepare import READS, AnswerBasis, ContextRequest, context_connection, prepare
 from turnlog.agent.answering.record import Answer, Author, record
 from turnlog.agent.answering.run import ToolLoop, run
-from turnlog.agent.answering.thread_context import context_settings
-from turnlog.agent.context import Context, ContextInput, WindowTooSmall, build_context
+from turnlog.agent.context import Context, WindowTooSmall
 from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.models.protocol import ChatRequest
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.team.configured import server_team, team_of_tenant
 from turnlog.agent.team.teams import Agent
 from turnlog.consumers.langgraph.checkpoint.messages import to_messages, turn_of
-from turnlog.consumers.langgraph.conversation_context import PATIENCE_S, by_turns, noted, searched
+from turnlog.consumers.langgraph.conversation_context import (
+    PATIENCE_S,
+    agent_of_team,
+    by_turns,
+    noted,
+    searched,
+    without_postgres,
+)
 from turnlog.consumers.langgraph.conversation_routes import GENERAL, Route, best_route
+from turnlog.consumers.langgraph.conversation_state import ConversationState, question, told
 from turnlog.events.contracts import TurnRecorded, UsageMetered
 from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.events.local_time import now_there
@@ -52,28 +57,6 @@ SHOWN: dict[type[Any], Callable[[Any], dict[str, str]]] = {
     Text: lambda piece: {"kind": "text", "text": piece.text},
     Restarted: lambda _: {"kind": "restart"},
 }
-
-
-class ConversationState(TypedDict, total=False):
-    """The state of the graph: plain JSON apart from the messages, so that any checkpointer can store it.
-
-    conversation_id: the checkpointer's thread_id. agent_type: the agent that answers; `general` if no route matched.
-    memory_context: memories of the user in the store, one per line. retrieval_results: {"namespace", "key", "text",
-    "score"}, best first. answer: until the last message is recorded, its id, its usage and the basis of its receipt
-    (None if unknown). debug: node → why a part is missing, or what the node chose.
-    """
-
-    messages: Required[Annotated[list[AnyMessage], add_messages]]
-    user_id: Required[str]
-    conversation_id: Required[str]
-    session_id: str
-    kb_prefix: str | None
-    agent_type: str
-    use_retrieval: bool
-    memory_context: str | None
-    retrieval_results: list[dict[str, Any]] | None
-    answer: dict[str, Any] | None
-    debug: dict[str, str]
 
 
 Graph = CompiledStateGraph[ConversationState, None, ConversationState, ConversationState]
@@ -125,7 +108,7 @@ class Nodes:
         if runtime.store is not None and user:
             items, why = await searched(runtime.store, memories_of(user), question(state), MEMORIES_AT_MOST)
             lines = [text for item in items if (text := " ".join(item["text"].split()))]
-        return {"memory_context": "\n".join(lines) or None, "debug": _told(state, "recall memories", why)}
+        return {"memory_context": "\n".join(lines) or None, "debug": told(state, "recall memories", why)}
 
     async def retrieve(self, state: ConversationState, *, runtime: Run[None]) -> Update:
         """Looks up documents under kb_prefix. Documents without a vector score are left out, because they are merely
@@ -136,12 +119,12 @@ class Nodes:
             prefix, top_k = (state.get("kb_prefix") or "",), self.runtime.settings.recall_top_k
             items, why = await searched(runtime.store, prefix, question(state), top_k)
         near = [item for item in items if item["score"] is not None]
-        return {"retrieval_results": near, "debug": _told(state, "retrieve", why)}
+        return {"retrieval_results": near, "debug": told(state, "retrieve", why)}
 
     async def generate(self, state: ConversationState, *, runtime: Run[None]) -> Update:
         """Makes the answer and streams each piece in the form of SHOWN. Raises ModelError and WindowTooSmall; the state
         then keeps the question, and the run can be resumed."""
-        acting = await self._agent(state)
+        acting = await agent_of_team(self.runtime, state.get("agent_type", GENERAL))
         context, basis, why = await self._prepared(state, acting)
         made: Round | None = None
         chat = ChatRequest(context.messages, restart=True)
@@ -172,7 +155,7 @@ class Nodes:
             "usage": said.metered(agent).model_dump(mode="json"),
             "basis": None if basis is None else _BASIS.dump_python(basis, mode="json"),
         }
-        return {"messages": [message], "answer": answer, "debug": _told(state, "generate", why)}
+        return {"messages": [message], "answer": answer, "debug": told(state, "generate", why)}
 
     async def persist(self, state: ConversationState) -> Update:
         """Records the receipt, the usage and the read memories, once even if it runs again. Raises
@@ -206,18 +189,7 @@ class Nodes:
             except NotFound as error:
                 why = str(error)
         await log.append(usage)
-        return {"debug": _told(state, "persist receipt", why)}
-
-    async def _agent(self, state: ConversationState) -> Agent | None:
-        """Returns the agent that the route chose, from the team that TURNLOG_TEAM names; None if there is none or if it
-        is switched off."""
-        if (server := server_team(self.runtime)) is None:
-            return None
-        with contextlib.suppress(TimeoutError, TurnlogError, psycopg.Error, OSError):
-            async with asyncio.timeout(PATIENCE_S), context_connection(self.runtime) as conn:
-                server = await team_of_tenant(conn, server, self.runtime.settings.tenant)
-        acting = server.team.agents.get(state.get("agent_type", GENERAL).lower())
-        return acting if acting is not None and acting.enabled else None
+        return {"debug": told(state, "persist receipt", why)}
 
     async def _prepared(
         self, state: ConversationState, acting: Agent | None
@@ -227,8 +199,6 @@ class Nodes:
         runtime, settings, model = self.runtime, self.runtime.settings, self.runtime.models.chat.model
         model, prompt = (model, settings.system_prompt) if acting is None else (acting.model or model, acting.prompt)
         place = (settings.tenant, state["conversation_id"])
-        turns = to_messages(state["messages"], place[1])
-        notes = noted(state.get("memory_context"), state.get("retrieval_results"), settings.context_window, model)
         request = ContextRequest(
             *place,
             user=state["user_id"] or None,
@@ -237,31 +207,20 @@ class Nodes:
             model=model,
             system_prompt=prompt,
             relevant=settings.hybrid_episodes,
-            turns=turns,
-            notes=notes,
+            turns=to_messages(state["messages"], place[1]),
+            notes=noted(state.get("memory_context"), state.get("retrieval_results"), settings.context_window, model),
         )
         try:
             async with asyncio.timeout(PATIENCE_S):
                 await runtime.wait_until_thread_projected(*place, READS)
                 async with context_connection(runtime) as conn:
-                    request = by_turns(request, await thread_messages(conn, *place))
-                    prepared = await prepare(runtime, conn, request)
-            if request.places is None:
+                    matched = by_turns(request, await thread_messages(conn, *place))
+                    prepared = await prepare(runtime, conn, matched)
+            if matched.places is None:
                 return prepared.context, None, NOT_ON_LOG
             return prepared.context, prepared.receipt, prepared.degraded or ""
         except WindowTooSmall:
             raise
         except (TimeoutError, TurnlogError, psycopg.Error, OSError) as error:
             why = str(error).strip() or f"no context within {PATIENCE_S:g} s"
-        wires = [{"role": "user", "content": note} for note in notes]
-        alone = ContextInput(turns, model, prompt, window=settings.context_window, notes=wires)
-        return build_context(replace(alone, settings=context_settings(settings))), None, why
-
-
-def question(state: ConversationState) -> str:
-    """Returns the words of the user's latest message; '' if there is none."""
-    return next((str(message.text) for message in reversed(state["messages"]) if message.type == "human"), "")
-
-
-def _told(state: ConversationState, part: str, why: str) -> dict[str, str]:
-    return state.get("debug", {}) | ({part: why} if why else {})
+        return without_postgres(request, settings), None, why

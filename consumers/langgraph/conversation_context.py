@@ -1,6 +1,8 @@
-"""Makes the conversation graph's parts of a context: its messages as turns of the log, and its store's findings."""
+"""Makes the conversation graph's parts of a context: the agent, the messages as turns of the log, and the store's
+findings."""
 
 import asyncio
+import contextlib
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -10,11 +12,16 @@ from typing import Any
 import psycopg
 from langgraph.store.base import BaseStore
 
-from turnlog.agent.answering.prepare import ContextRequest
-from turnlog.agent.context import counter_for
+from turnlog.agent.answering.prepare import ContextRequest, context_connection
+from turnlog.agent.answering.thread_context import context_settings
+from turnlog.agent.context import Context, ContextInput, build_context, counter_for
 from turnlog.agent.context.cut import cut_end
 from turnlog.agent.context.titles import DOCUMENTS, MEMORIES
 from turnlog.agent.context.window import window_for
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.settings import Settings
+from turnlog.agent.team.configured import server_team, team_of_tenant
+from turnlog.agent.team.teams import Agent
 from turnlog.events.errors import TurnlogError
 from turnlog.projectors.models.conversation.message import Message
 
@@ -22,6 +29,17 @@ PATIENCE_S = 10.0
 # The most tokens of one item and of all items; all items get at most 1/NOTES_SHARE of the window.
 ITEM_TOKENS, NOTES_TOKENS, NOTES_SHARE = 300, 4_000, 8
 NO_VECTORS = "the store searched without vectors, so its findings may have nothing to do with the question"
+
+
+async def agent_of_team(runtime: Runtime, agent_type: str) -> Agent | None:
+    """Returns an agent of the team that TURNLOG_TEAM names; None if it is missing or switched off."""
+    if (server := server_team(runtime)) is None:
+        return None
+    with contextlib.suppress(TimeoutError, TurnlogError, psycopg.Error, OSError):
+        async with asyncio.timeout(PATIENCE_S), context_connection(runtime) as conn:
+            server = await team_of_tenant(conn, server, runtime.settings.tenant)
+    agent = server.team.agents.get(agent_type.lower())
+    return agent if agent is not None and agent.enabled else None
 
 
 async def searched(
@@ -105,3 +123,12 @@ def on_the_log(messages: Sequence[Message], rows: Sequence[Message]) -> list[Mes
             turn = next((row for row in reversed(same) if row.seq < later), same[-1])
             turns, later = [turn, *turns], turn.seq
     return turns
+
+
+def without_postgres(request: ContextRequest, settings: Settings) -> Context:
+    """Returns a context of the request's turns and notes alone."""
+    notes = [{"role": "user", "content": note} for note in request.notes]
+    parts = ContextInput(
+        request.turns or (), request.model, request.system_prompt, window=settings.context_window, notes=notes
+    )
+    return build_context(replace(parts, settings=context_settings(settings)))

@@ -6,8 +6,9 @@ from typing import Any, cast
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
-from turnlog.consumers.langgraph.conversation import ConversationState, Nodes
+from turnlog.consumers.langgraph.conversation import Nodes
 from turnlog.consumers.langgraph.conversation_routes import InvalidRoute, Route
+from turnlog.consumers.langgraph.conversation_state import ConversationState
 
 ESSAY = Route(
     "essay",

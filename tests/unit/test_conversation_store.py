@@ -10,8 +10,9 @@ from langgraph.store.memory import InMemoryStore
 
 from turnlog.agent.context import counter_for
 from turnlog.agent.settings import Settings
-from turnlog.consumers.langgraph.conversation import NO_STORE, ConversationState, Nodes
+from turnlog.consumers.langgraph.conversation import NO_STORE, Nodes
 from turnlog.consumers.langgraph.conversation_context import NO_VECTORS, item_text, noted
+from turnlog.consumers.langgraph.conversation_state import ConversationState
 from turnlog.projectors.models.store.lookup import memories_of
 
 
