@@ -28,12 +28,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class McpTools:
-    """The tools of one MCP server; a Source. folder: where a command is run. The connection is opened at the first use,
-    and again if it is lost."""
+    """The tools of one MCP server; a Source. folder: where a command is run. timeout_s: for all attempts of a
+    call together. The connection is opened at the first use, and again if it is lost."""
 
     name: str
     server: McpServer
     folder: str
+    timeout_s: float = TIMEOUT_S
     _connection: "asyncio.Task[None] | None" = None
     _client: "asyncio.Future[Client] | None" = None
     _ended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -88,7 +89,7 @@ class McpTools:
 
         repeatable = not writes or name in self.server.repeatable or bool(hints and hints.idempotent_hint)
         tries, service = 0 if writes else RETRIES, f"mcp:{self.name}"
-        return Tool(name, theirs, schema, parse, called, tries, TIMEOUT_S, writes, repeatable, service)
+        return Tool(name, theirs, schema, parse, called, tries, self.timeout_s, writes, repeatable, service)
 
     async def _call(self, theirs: str, arguments: Mapping[str, Any], use: Use) -> Any:
         from mcp.shared.exceptions import MCPError

@@ -159,12 +159,22 @@ def tool_of(function: Callable[..., Any]) -> Tool:
 class Registry:
     """Tools by name. Every call gets a result, whatever the model wrote; nothing is raised."""
 
-    def __init__(self, tools: Iterable[Tool], sources: Sequence[Source] = ()) -> None:
+    def __init__(
+        self,
+        tools: Iterable[Tool],
+        sources: Sequence[Source] = (),
+        *,
+        connect_s: float = CONNECT_S,
+        ask_again_s: float = ASK_AGAIN_S,
+        first_wait_s: float = FIRST_WAIT_S,
+    ) -> None:
         """Offers these tools and those of `sources`, which are servers with more tools. Raises InvalidTool if two tools
         have the same name.
 
-        away: {names of a server's tools, joined with commas: why they are not offered}.
+        away: {names of a server's tools, joined with commas: why they are not offered}. connect_s, ask_again_s: see
+        `ready`. first_wait_s: the pause before the first retry of a call; each later pause is twice as long.
         """
+        self._connect_s, self._ask_again_s, self._first_wait_s = connect_s, ask_again_s, first_wait_s
         self._tools, self._asked, self.away = dict[str, Tool](), dict[int, float](), dict[str, str]()
         self._sources, self._asking, self._tasks = sources, asyncio.Lock(), set[asyncio.Task[None]]()
         for known in (*tools, *(known for source in sources for known in source.declared)):
@@ -179,8 +189,8 @@ class Registry:
             metrics.watch(service, breaker)
 
     async def ready(self) -> None:
-        """Fetches the schemas of the servers' tools, once. A server that does not answer within CONNECT_S is asked
-        again after ASK_AGAIN_S, while answers continue; until then its tools are not offered."""
+        """Fetches the schemas of the servers' tools, once. A server that does not answer within connect_s is asked
+        again after ask_again_s, while answers continue; until then its tools are not offered."""
         async with self._asking:
             now, new = asyncio.get_running_loop().time(), list[asyncio.Task[None]]()
             for at in range(len(self._sources)):
@@ -202,13 +212,13 @@ class Registry:
 
     async def _learn(self, at: int) -> None:
         try:
-            async with asyncio.timeout(CONNECT_S):
+            async with asyncio.timeout(self._connect_s):
                 learned = await self._sources[at].tools()
         except Exception as error:  # a foreign server may raise anything
             names = ", ".join(known.name for known in self._sources[at].declared)
             self.away[names] = str(error) or type(error).__name__
             logger.warning("the tools %s cannot be offered: %s", names, self.away[names])
-            self._asked[at] = asyncio.get_running_loop().time() + ASK_AGAIN_S
+            self._asked[at] = asyncio.get_running_loop().time() + self._ask_again_s
             return
         self.away.pop(", ".join(known.name for known in learned), None)
         self._tools |= {known.name: known for known in learned}
@@ -271,7 +281,7 @@ class Registry:
         breaker.admit(use.asker)
         try:
             async with asyncio.timeout(known.timeout_s):
-                value = await _tried(known, arguments, use)
+                value = await _tried(known, arguments, use, self._first_wait_s)
         except (Mistake, PydanticSerializationError):
             breaker.succeeded(use.asker)  # the service answered
             raise
@@ -296,7 +306,7 @@ def registry_of(
     return Registry((*map(tool_of, (delegate_to_agent, *functions)), *others), sources)
 
 
-async def _tried(known: Tool, arguments: Mapping[str, Any], use: Use) -> Any:
+async def _tried(known: Tool, arguments: Mapping[str, Any], use: Use, first_wait_s: float) -> Any:
     for attempt in range(known.retries):
         try:
             return await known.function(arguments, use)
@@ -304,7 +314,7 @@ async def _tried(known: Tool, arguments: Mapping[str, Any], use: Use) -> Any:
             raise
         except Exception as error:
             logger.info("the tool %s failed and is tried again", known.name, exc_info=error)
-            await asyncio.sleep(FIRST_WAIT_S * 2**attempt)
+            await asyncio.sleep(first_wait_s * 2**attempt)
     return await known.function(arguments, use)
 
 

@@ -17,14 +17,13 @@ from helpers.http_shop import TOKEN, Warehouse, served
 from helpers.mcp_shop import shop
 from helpers.servers import eventually
 
-from turnlog.agent.team import mcp_tools, tools
 from turnlog.agent.team.http_tools import HttpTools
 from turnlog.agent.team.local_pages import LocalPages
 from turnlog.agent.team.mcp_tools import McpTools
 from turnlog.agent.team.plans import MOST_CHARS, Result
 from turnlog.agent.team.teams import Agent, HttpService, McpServer
 from turnlog.agent.team.tool_failures import Unavailable
-from turnlog.agent.team.tools import MAY_BE_DONE, InvalidTool, Registry, Use, registry_of
+from turnlog.agent.team.tools import ASK_AGAIN_S, MAY_BE_DONE, InvalidTool, Registry, Use
 
 pytestmark = pytest.mark.slow
 
@@ -56,8 +55,12 @@ class Desk:
 
 
 @asynccontextmanager
-async def using(source: McpTools | HttpTools, is_ready: bool = True) -> AsyncIterator[Desk]:
-    registry = registry_of([], [source])
+async def using(
+    source: McpTools | HttpTools, is_ready: bool = True, connect_s: float = 60.0, ask_again_s: float = ASK_AGAIN_S
+) -> AsyncIterator[Desk]:
+    """Yields an agent with the tools of a server. connect_s: long, because a process may start slowly on a busy
+    machine."""
+    registry = Registry([], [source], connect_s=connect_s, ask_again_s=ask_again_s, first_wait_s=0.0)
     try:
         if is_ready:
             await registry.ready()
@@ -65,13 +68,6 @@ async def using(source: McpTools | HttpTools, is_ready: bool = True) -> AsyncIte
         yield Desk(registry, Agent(type="desk", name="Desk", prompt="p", tools=names))
     finally:
         await registry.close()
-
-
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Raises the time limits, because a process may start slowly on a busy machine."""
-    monkeypatch.setattr(tools, "CONNECT_S", 60.0)
-    monkeypatch.setattr(mcp_tools, "TIMEOUT_S", 120.0)
 
 
 @pytest.fixture
@@ -85,7 +81,7 @@ def lines_of(ledger: Path) -> list[Any]:
 
 def by_command(ledger: Path, **more: Any) -> McpTools:
     command = [sys.executable, "-m", "helpers.mcp_shop", str(ledger)]
-    return McpTools("shop", McpServer(command=command, **{"tools": OF_SHOP, **more}), str(TESTS))
+    return McpTools("shop", McpServer(command=command, **{"tools": OF_SHOP, **more}), str(TESTS), timeout_s=120.0)
 
 
 @asynccontextmanager
@@ -146,12 +142,9 @@ async def test_a_server_that_ended_is_started_again(ledger: Path) -> None:
         assert lines_of(ledger) == [["", "stopped"]], "a tool that writes is not tried again"
 
 
-async def test_tools_of_a_server_that_is_away_are_not_offered_until_it_is_back(
-    ledger: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tools, "ASK_AGAIN_S", 0.0)
+async def test_tools_of_a_server_that_is_away_are_not_offered_until_it_is_back(ledger: Path) -> None:
     source = McpTools("shop", McpServer(url="http://127.0.0.1:9/mcp", tools=["find_parts"], writes=["find_parts"]), "/")
-    async with using(source) as desk:
+    async with using(source, ask_again_s=0.0) as desk:
         assert desk.registry.schemas(desk.agent) == [] and "find_parts" in desk.registry.names
         away = await desk.error("find_parts", words="bell")
         assert "the MCP server shop cannot be reached" in away and MAY_BE_DONE not in away
@@ -168,13 +161,13 @@ async def test_tools_of_a_server_that_is_away_are_not_offered_until_it_is_back(
 
 
 @pytest.mark.parametrize("way", ["command", "url"])
-async def test_a_server_that_never_answers_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
-    monkeypatch.setattr(tools, "CONNECT_S", 0.1)
+async def test_a_server_that_never_answers_keeps_nobody_waiting(way: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}/mcp"
         options: dict[str, Any] = {"command": ["sleep", "600"]} if way == "command" else {"url": address}
         async with asyncio.timeout(60):
-            async with using(McpTools("silent", McpServer(tools=["find_parts"], **options), "/")) as desk:
+            source = McpTools("silent", McpServer(tools=["find_parts"], **options), "/")
+            async with using(source, connect_s=0.1) as desk:
                 assert desk.registry.schemas(desk.agent) == []
 
 
@@ -228,7 +221,6 @@ def warehouse() -> Warehouse:
 @pytest.fixture
 def url(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("WAREHOUSE_TOKEN", TOKEN)
-    monkeypatch.setattr(tools, "FIRST_WAIT_S", 0.0)
     with served(warehouse.app) as url:
         yield url
 

@@ -30,7 +30,6 @@ from turnlog.agent.answering.asking import (
     ToolUsed,
     ask,
 )
-from turnlog.agent.team import tools
 from turnlog.agent.team.records import StoredRecords
 from turnlog.agent.team.runs import RunShown, list_runs, show_run
 from turnlog.events.contracts import Event, RunToolAnswered, RunToolCalled, TurnRecorded
@@ -79,10 +78,7 @@ async def workshop(servers: Any, databases: Databases) -> AsyncIterator[Workshop
 @pytest.mark.parametrize(
     "conversation", CONVERSATIONS, ids=[conversation["name"].replace(" ", "-") for conversation in CONVERSATIONS]
 )
-async def test_a_conversation_takes_its_branch(
-    workshop: Workshop, conversation: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tools, "FIRST_WAIT_S", 0.01)
+async def test_a_conversation_takes_its_branch(workshop: Workshop, conversation: dict[str, Any]) -> None:
     said = await hold(workshop, conversation)
     check_what_was_shown(said, conversation)
     check_what_was_asked(said.asked, conversation)

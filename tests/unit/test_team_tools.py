@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 import turnlog
-from turnlog.agent.team import tools
 from turnlog.agent.team.advising import TOOLS, advising_tools
 from turnlog.agent.team.local_pages import LocalPages
 from turnlog.agent.team.plans import MOST_CHARS, Result
 from turnlog.agent.team.teams import Agent, bundled_team, check_tools, load_team
-from turnlog.agent.team.tools import InvalidTool, Mistake, Use, registry_of, tool, tool_of
+from turnlog.agent.team.tools import InvalidTool, Mistake, Registry, Use, registry_of, tool, tool_of
 
 SUPPORT = load_team(Path(__file__).parents[1] / "teams" / "support")
 DESK, REFUNDS = SUPPORT.agents["desk"], SUPPORT.agents["refunds"]
@@ -47,7 +46,7 @@ def error_of(result: Result) -> str:
     return str(result.value["error"])
 
 
-def alone(function: Callable[..., Any]) -> tuple[tools.Registry, Agent]:
+def alone(function: Callable[..., Any]) -> tuple[Registry, Agent]:
     """Returns a registry with one tool, and an agent that may use it."""
     return registry_of([function]), Agent(type="a", name="A", prompt="p", tools=(function.__name__,))
 
@@ -198,10 +197,7 @@ async def test_no_agent_may_use_the_tools_of_another() -> None:
     assert refused == 5 * 32 - 36 - 4  # four specialists may also delegate
 
 
-async def test_a_failing_tool_is_tried_three_times_and_its_error_text_is_not_shown(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(tools, "FIRST_WAIT_S", 0.0)
+async def test_a_failing_tool_is_tried_three_times_and_its_error_text_is_not_shown() -> None:
     tries = 0
 
     @tool
@@ -213,7 +209,8 @@ async def test_a_failing_tool_is_tried_three_times_and_its_error_text_is_not_sho
             raise OSError("secret of the server")
         return "done"
 
-    registry, agent = alone(shaky)
+    registry = Registry([tool_of(shaky)], first_wait_s=0.0)
+    agent = Agent(type="a", name="A", prompt="p", tools=("shaky",))
     assert await registry.call(agent, "shaky", "{}", USE) == Result("done")
     tries = -10
     assert error_of(await registry.call(agent, "shaky", "{}", USE)) == "shaky failed (OSError)"
