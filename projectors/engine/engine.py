@@ -55,24 +55,33 @@ class Runner:
         projections: Sequence[Projection],
         partition: int,
         share: Share | None = None,
+        *,
+        most: int = BATCH,
+        rest_s: float = REST_S,
+        quiet_s: float = QUIET_S,
     ) -> None:
-        """Creates the runner of one partition. share: the worker's share, if several workers divide the partitions."""
+        """Creates the runner of one partition. share: the worker's share, if several workers divide the partitions.
+
+        most: the largest size of a batch. rest_s: the wait for more events after a small batch. quiet_s: see
+        `catching_up`.
+        """
         self._log, self._url, self._partition, self._share = log, database_url, partition, share
+        self._most, self._rest_s, self._quiet_s = most, rest_s, quiet_s
         self._projections = sorted(projections, key=lambda p: p.name)
         self._stop = asyncio.Event()
         self._reader: OrderedReader | None = None
         self._backoff = FIRST_BACKOFF_S
         self._large_at = -math.inf
-        self._at_most = BATCH
+        self._at_most = most
         self._gaps = 0  # consecutive gaps
         self._beat = Heartbeat("projectors", f"projectors-{partition}", asyncio.Event())
         self.last_error: str | None = None
 
     @property
     def catching_up(self) -> bool:
-        """Returns whether a batch was large within the last QUIET_S seconds, so that more events probably follow."""
+        """Returns whether a batch was large within the last `quiet_s` seconds, so that more events probably follow."""
         is_large = self._reader is not None and self._reader.taken >= LARGE_BATCH
-        return is_large or time.monotonic() - self._large_at < QUIET_S
+        return is_large or time.monotonic() - self._large_at < self._quiet_s
 
     def stop(self) -> None:
         """Stops the runner after the current batch, without waiting for another batch."""
@@ -156,22 +165,22 @@ class Runner:
                     before, begun = at, time.monotonic()
                     at = await step(conn, reader, current, at, signer=self._log.signer, at_most=self._at_most)
                     if reader.taken >= self._at_most:
-                        self._at_most = next_batch(reader.taken, time.monotonic() - begun)
+                        self._at_most = next_batch(reader.taken, time.monotonic() - begun, self._most)
                     self.last_error, self._backoff, self._gaps = problem, FIRST_BACKOFF_S, 0
                     self._beat.beat()
                     if reader.taken >= LARGE_BATCH:
                         self._large_at = time.monotonic()
                     if at is not before and reader.ahead < TOGETHER_UP_TO:
-                        await pause(self._stop, REST_S)
+                        await pause(self._stop, self._rest_s)
             finally:
                 self._reader = None
 
 
-def next_batch(events: int, seconds: float) -> int:
-    """Returns the size of the next batch, from LARGE_BATCH to BATCH, so that it takes about TRANSACTION_S. events,
+def next_batch(events: int, seconds: float, most: int = BATCH) -> int:
+    """Returns the size of the next batch, from LARGE_BATCH to `most`, so that it takes about TRANSACTION_S. events,
     seconds: the size and the duration of the last full batch."""
-    fitting = events * TRANSACTION_S / max(seconds, TRANSACTION_S / BATCH)
-    return max(LARGE_BATCH, min(BATCH, round(fitting), 2 * events))
+    fitting = events * TRANSACTION_S / max(seconds, TRANSACTION_S / most)
+    return min(most, max(LARGE_BATCH, min(round(fitting), 2 * events)))
 
 
 async def step(

@@ -6,19 +6,21 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx2
 import pytest
 from helpers.api import Serve, server_events
 from helpers.callers import mcp_of, socket
 from helpers.openai_server import OpenAIServer
+from helpers.servers import eventually
 from prometheus_client import REGISTRY
 
-from turnlog.agent.access.throttle import fair_share
-from turnlog.agent.access.throttle.fair_share import AT_ONCE, in_share
+from turnlog.agent.access.throttle.fair_share import AT_ONCE, WAITING, Shares, in_share
 from turnlog.agent.answering.turns import NewTurn, add_turns
-from turnlog.consumers.api import request_limits
+from turnlog.consumers.api.request_limits import MOST_REQUESTS
 
 pytestmark = pytest.mark.slow
 
@@ -94,29 +96,32 @@ async def test_requests_that_cannot_be_counted_in_time_are_refused_on_every_inte
         assert REGISTRY.get_sample_value("turnlog_throttle_local") == 0
 
 
-async def test_requests_over_the_concurrency_limit_of_a_credential_are_refused_at_once(
-    serve: Serve, model: OpenAIServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(request_limits, "MOST_REQUESTS", 1)
-    until = threading.Event()
-    model.reply("Yes.", until=until)
-    async with serve(api_base_url=model.url, model="m") as api, api.client() as ann, api.client("bob") as bob:
-        answer = asyncio.create_task(ann.post(**question("t")))
-        while not model.bodies():
-            await asyncio.sleep(0.01)
+async def test_requests_over_the_concurrency_limit_of_a_credential_are_refused_at_once(serve: Serve) -> None:
+    """Requests whose body has not arrived yet count as running."""
+    async with serve() as api, api.client() as ann, api.client("bob") as bob:
+        token, address = ann.headers["authorization"], urlsplit(api.url)
+        without_body = f"POST /api/threads/t/turns HTTP/1.1\r\nHost: localhost\r\nAuthorization: {token}\r\n"
+        without_body += "Content-Type: application/json\r\nContent-Length: 2\r\n\r\n"
+        writers = []
+        for _ in range(MOST_REQUESTS):
+            _, writer = await asyncio.open_connection(address.hostname, address.port)
+            writer.write(without_body.encode())
+            writers.append(writer)
+
+        async def answered(status: int) -> bool:
+            return (await ann.get("/api/threads")).status_code == status
+
+        await eventually(partial(answered, 429))
         refused = await ann.get("/api/threads")
         assert (refused.status_code, refused.json()["code"]) == (429, "too-many-waiting")
         assert int(refused.headers["retry-after"]) > 0
         assert (await bob.get("/api/threads")).status_code == 200
-        until.set()
-        assert (await answer).status_code == 200
-        assert (await ann.get("/api/threads")).status_code == 200
+        for writer in writers:
+            writer.close()
+        await eventually(partial(answered, 200))
 
 
-async def test_reads_of_one_user_take_turns_and_too_many_are_refused(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fair_share, "WAITING", 1)
+async def test_reads_of_one_user_take_turns_and_too_many_are_refused(serve: Serve) -> None:
     async with (
         serve() as api,
         api.client() as ann,
@@ -127,8 +132,14 @@ async def test_reads_of_one_user_take_turns_and_too_many_are_refused(
         await ann.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": "hello"}]})
         for _ in range(AT_ONCE):
             await running.enter_async_context(in_share(api.runtime, "default", "ann", "reads"))
+
+        async def wait_in_line() -> None:
+            async with in_share(api.runtime, "default", "ann", "reads"):
+                pass
+
+        others = [asyncio.create_task(wait_in_line()) for _ in range(WAITING - 1)]
         waiting = asyncio.create_task(ann.get("/api/threads"))
-        while api.runtime.cached(fair_share.Shares)["default", "ann", "reads"].requests <= AT_ONCE:
+        while api.runtime.cached(Shares)["default", "ann", "reads"].requests < AT_ONCE + WAITING:
             await asyncio.sleep(0.01)
         refused = await ann.get("/api/threads/t/turns")
         assert (refused.status_code, refused.json()["code"]) == (429, "too-many-waiting")
@@ -139,7 +150,8 @@ async def test_reads_of_one_user_take_turns_and_too_many_are_refused(
             assert (await anext(server_events(response)))["event"] == "turn_recorded"
         await running.aclose()
         assert (await waiting).status_code == 200
-        assert api.runtime.cached(fair_share.Shares) == {}
+        await asyncio.gather(*others)
+        assert api.runtime.cached(Shares) == {}
 
 
 async def test_embeddings_are_throttled_like_answers_and_another_user_goes_on(serve: Serve) -> None:

@@ -73,10 +73,11 @@ async def parked(conn: Connection, projection: str) -> list[tuple[int, str, str]
 
 @asynccontextmanager
 async def running_projector(
-    log: Log, database_url: str, projections: Sequence[Projection] = PROJECTIONS, partition: int = 0
+    log: Log, database_url: str, projections: Sequence[Projection] = PROJECTIONS, partition: int = 0, **options: Any
 ) -> AsyncIterator[Runner]:
-    """Yields a runner that works while the block runs and is cancelled at its end."""
-    runner = Runner(log, database_url, projections, partition)
+    """Yields a runner that works while the block runs and is cancelled at its end. options: pauses, as Runner takes
+    them."""
+    runner = Runner(log, database_url, projections, partition, **options)
     task = asyncio.create_task(runner.run())
     try:
         yield runner

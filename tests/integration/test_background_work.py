@@ -30,7 +30,6 @@ from turnlog.consumers.workers.reactors.thread_maintenance import NAME as MEMORY
 from turnlog.events.heartbeats import Heartbeats
 from turnlog.events.log import Log
 from turnlog.events.subjects import ANSWERING, STREAM, type_filter
-from turnlog.projectors.engine import engine
 from turnlog.projectors.engine.changes import Change
 from turnlog.projectors.engine.engine import Runner
 from turnlog.projectors.engine.lag import LARGE_BATCH
@@ -39,9 +38,8 @@ from turnlog.projectors.engine.projection import Projection
 
 @pytest.mark.parametrize("quiet_s", [0.0, math.inf])
 async def test_a_runner_is_catching_up_from_a_large_batch_until_it_is_idle(
-    log: Log, database_url: str, settled: Settled, monkeypatch: pytest.MonkeyPatch, quiet_s: float
+    log: Log, database_url: str, settled: Settled, quiet_s: float
 ) -> None:
-    monkeypatch.setattr(engine, "QUIET_S", quiet_s)
     seen: list[tuple[int, bool]] = []
     runners: list[Runner] = []
 
@@ -51,7 +49,7 @@ async def test_a_runner_is_catching_up_from_a_large_batch_until_it_is_idle(
 
     watching = Projection("watching", 1, (), frozenset({"turn_recorded"}), project)
     await log.append_many([turn(f"turn {n}", thread=f"t{n % 7}") for n in range(1, 3 * LARGE_BATCH)])
-    async with running_projector(log, database_url, [watching]) as runner:
+    async with running_projector(log, database_url, [watching], quiet_s=quiet_s) as runner:
         runners.append(runner)
         await settled("watching")
     assert sum(size for size, _ in seen) == 3 * LARGE_BATCH - 1

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-import pytest
 from conftest import Settled
 from helpers.nightly import examples
 from helpers.projection_spec import stored
@@ -39,7 +38,6 @@ from turnlog.events.contracts import (
 from turnlog.events.log import Log
 from turnlog.events.stored import recorded
 from turnlog.events.subjects import STREAM, publish_subject
-from turnlog.projectors.engine import engine
 from turnlog.projectors.engine.engine import Runner
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.chunking import chunks
@@ -124,6 +122,7 @@ class Chaos:
     log: Log
     db: Connection
     database_url: str
+    batch: int
     prefix: str
     model: Model = field(default_factory=Model)
     published: list[Event] = field(default_factory=list)
@@ -164,7 +163,7 @@ class Chaos:
                     await self.log.nc.jetstream().delete_consumer(STREAM, consumer.name)
 
     def start(self) -> None:
-        self.runner = Runner(self.log, self.database_url, PROJECTIONS, 0)
+        self.runner = Runner(self.log, self.database_url, PROJECTIONS, 0, most=self.batch)
         self.task = asyncio.create_task(self.runner.run())
 
     async def end(self) -> None:
@@ -177,8 +176,8 @@ class Chaos:
 
 
 @asynccontextmanager
-async def chaos_on(log: Log, db: Connection, database_url: str) -> AsyncIterator[Chaos]:
-    chaos = Chaos(log, db, database_url, prefix=f"{uuid.uuid4().hex[:8]}-")
+async def chaos_on(log: Log, db: Connection, database_url: str, batch: int) -> AsyncIterator[Chaos]:
+    chaos = Chaos(log, db, database_url, batch, prefix=f"{uuid.uuid4().hex[:8]}-")
     chaos.start()
     try:
         yield chaos
@@ -215,12 +214,10 @@ async def test_after_any_mix_of_crashes_and_redeliveries_every_table_equals_a_fr
     batch: int,
 ) -> None:
     await fill_the_cache(db)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "BATCH", batch)
-        async with chaos_on(log, db, database_url) as chaos:
-            for kind, *arguments in steps:
-                await getattr(chaos, kind)(*arguments)
-            await settled()
+    async with chaos_on(log, db, database_url, batch) as chaos:
+        for kind, *arguments in steps:
+            await getattr(chaos, kind)(*arguments)
+        await settled()
     assert await unlike_a_rebuild(log, database_url) == {}
     contents: dict[str, list[object]] = {}
     for thread, content in await rows(

@@ -41,11 +41,8 @@ def test_a_batch_gets_as_many_events_as_fit_into_a_second(events: int, seconds: 
     assert next_batch(events, seconds) == expected
 
 
-async def test_a_resting_runner_stops_at_once(
-    log: Log, db: Connection, database_url: str, settled: Settled, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine, "REST_S", 3_600.0)
-    runner = Runner(log, database_url, [MESSAGES], 0)
+async def test_a_resting_runner_stops_at_once(log: Log, db: Connection, database_url: str, settled: Settled) -> None:
+    runner = Runner(log, database_url, [MESSAGES], 0, rest_s=3_600.0)
     running = asyncio.create_task(runner.run())
     await log.append(turn("a lone event waits for nobody"))
     await settled("messages")
@@ -70,10 +67,9 @@ async def test_a_runner_that_waits_for_events_stops_at_once_and_the_next_goes_on
 
 
 async def test_events_that_come_while_a_runner_rests_are_one_batch(
-    log: Log, db: Connection, database_url: str, settled: Settled, monkeypatch: pytest.MonkeyPatch
+    log: Log, db: Connection, database_url: str, settled: Settled
 ) -> None:
-    monkeypatch.setattr(engine, "REST_S", 2.0)
-    async with running_projector(log, database_url):
+    async with running_projector(log, database_url, rest_s=2.0):
         for number in range(8):
             await log.append(turn(str(number)))
         await settled()
