@@ -1,6 +1,7 @@
 """Exports everything stored about a user as one JSON document, piece by piece.
 
-From a thread with several speakers, only the user's own turns and the answers to them are exported.
+From a thread with several speakers, only its label, metadata and times, the user's own turns and the answers to them
+are exported.
 """
 
 import json

@@ -73,7 +73,8 @@ async def export_person(
     """Yields everything stored about a user: one JSON document, in pieces of text. At most one conversation is in
     memory. level: which parts are masked; None masks nothing.
 
-    Restores archived conversations of the user first. Raises InvalidToken, ArchiveDamaged.
+    Restores archived conversations of the user first. Raises InvalidToken, MissingExtra, LogUnavailable, GapInLog,
+    KeyUnavailable, NotProjectedInTime.
     """
     person, regions = person_of(tenant, user), runtime.settings.phone_regions.split(",")
     async with runtime.reading() as conn:

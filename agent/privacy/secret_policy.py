@@ -38,7 +38,7 @@ class SecretPolicies:
         """Returns the events, with secrets in turns masked if the policy of their user is `mask` or `refuse`.
 
         Raises SecretRefused if the policy is `refuse` and a turn of the user, not of the assistant or a tool, contains
-        a secret. Raises LogUnavailable, KeyUnavailable.
+        a secret. Raises LogUnavailable, GapInLog, KeyUnavailable.
         """
         return [await self._screened(event) for event in events]
 

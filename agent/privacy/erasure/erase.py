@@ -1,7 +1,7 @@
 """Erases a person from every read model, cache, bucket and archive, and from the log itself.
 
 Every step does only the work that is left, so that an erasure that was killed can be run again from the beginning. The
-keys are destroyed first: from then on, the person's words in the log cannot be read.
+keys are destroyed first: from then on, the words in the log that they sealed cannot be read.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Finds a person's events in the log: in the person's threads, and in threads shared with others.
 
-Events name their user, so the log is read once from beginning to end. Read models are not enough: they lack deleted
-threads and may be behind.
+Events name their user, so the tenant's part of the log is read from beginning to end. Read models are not enough: they
+lack deleted threads and may be behind.
 """
 
 import json
@@ -63,7 +63,7 @@ def person_of(tenant: str, user: str, namespaces: Iterable[str] = ()) -> Person:
 class ScannedEvent:
     """A message of the log with its subject and envelope. envelope: None if the message is not an envelope.
 
-    thread: None if the envelope does not belong on its subject, so that no projector applies the event.
+    thread: None if there is no envelope or it does not belong on its subject, so that no projector applies the event.
     """
 
     stored: Stored
@@ -83,11 +83,13 @@ class ScannedEvent:
 
 @dataclass(slots=True)
 class Traces:
-    """The threads with events of a person. own: threads without another speaker. shared: thread → the first sequence of
-    the person's turns or of results derived from them; 0 for a fork of one of the person's threads.
+    """The threads with events of a person. own: threads without another speaker, and threads that belong to the person
+    by name. shared: thread → the sequence of the person's first event in it; 0 for another person's fork of one of
+    these threads.
 
     strays: sequences of the person's events whose envelope does not belong on their subject. unreadable: sequence →
-    token of the thread, for messages that contain the person's id and cannot be read.
+    token of the thread, for messages that contain the person's id or the name of one of their threads and cannot be
+    read.
     """
 
     own: set[str] = field(default_factory=set)

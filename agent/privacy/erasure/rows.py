@@ -97,7 +97,7 @@ async def threads_with_others(conn: Connection, person: Person, threads: Sequenc
 
 
 async def row_counts(conn: Connection, person: Person, threads: Sequence[str]) -> dict[str, int]:
-    """Returns, for each table, the number of rows in the person's threads or with the person's id."""
+    """Returns, for each table that has any, the number of rows in the person's threads or with the person's id."""
     counts: dict[str, int] = {}
     for table in _tables():
         mine = _MINE if "user_id" in table.columns else _ITEMS
@@ -234,8 +234,8 @@ async def archive_paths(conn: Connection, person: Person, threads: Sequence[str]
 
 
 async def left(conn: Connection, person: Person, marks: Mapping[str, int]) -> dict[str, int]:
-    """Returns, for each table, the number of rows that still exist although their thread was erased after them. marks:
-    thread → sequence of its `erased` event."""
+    """Returns, for each table that has any, the number of rows that still exist although their thread was erased after
+    them. marks: thread → sequence of its `erased` event."""
     counts: dict[str, int] = {}
     for table in _tables("seq"):
         query = (

@@ -149,7 +149,8 @@ def files_below(folder: Path, suffix: str = "") -> Iterator[Path]:
 
 
 def _in_parquet(path: Path) -> Iterator[bytes]:
-    """Yields the texts and bytes of a Parquet file, which are compressed on disk. Raises MissingExtra."""
+    """Yields the texts and bytes of a Parquet file, which are compressed on disk. Raises MissingExtra, and OSError for
+    a file that is not Parquet."""
     pa, pq = parquet()
     try:
         with pq.ParquetFile(path) as file:

@@ -185,8 +185,9 @@ def text_hashes(event: Event) -> Iterator[bytes]:
 
 
 def candidates(text: str) -> Iterator[str]:
-    """Yields identifiers and sentences of a text. A single ASCII word counts only if it is an e-mail address, a number
-    or a code, because other words may occur in unrelated metadata.
+    """Yields identifiers and sentences of a text; of a long sentence only the first MOST_CHARS characters. A single
+    ASCII word counts only if it is an e-mail address, a number or a code, because other words may occur in unrelated
+    metadata.
 
     Ids made by turnlog are left out, because they are stored in clear.
     """

@@ -27,7 +27,7 @@ FILE = "kek"
 
 
 class InvalidKek(TurnlogError):
-    """A key-encryption key is not base64 of 32 bytes, or its file cannot be read or written."""
+    """A key-encryption key is missing or not base64 of 32 bytes, or its file cannot be read or written."""
 
     code = "invalid-kek"
 

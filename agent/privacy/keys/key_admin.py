@@ -63,7 +63,7 @@ async def rotate(conn: Connection, stream: KeyStream, tenant: str, user: str) ->
     events that they sealed.
 
     conn must not be in a transaction. Raises NotFound if the user has no current key (the user is unknown or erased),
-    KeyUnavailable if other processes keep changing the user's keys.
+    KeyUnavailable if NATS does not answer or other processes keep changing the user's keys.
     """
     for _ in range(ROTATE_TRIES):
         with contextlib.suppress(UniqueViolation):  # another process made a key between our two statements
@@ -95,7 +95,8 @@ async def destroy(conn: Connection, stream: KeyStream, tenant: str, user: str) -
 
     The keys are first retired. After SETTLE_S, when no process seals with them, they are destroyed. Turns that are said
     meanwhile get a new key and stay readable. The bytes of the keys are removed from the files of the stream and the
-    table, but not from the WAL and from backups.
+    table, but not from the WAL and from backups. Raises KeyUnavailable if NATS does not answer; the call can then be
+    repeated.
     """
     async with conn.transaction():
         await conn.execute(_RETIRE, (tenant, user))
@@ -124,8 +125,8 @@ async def wrapped_forms(conn: Connection, tenant: str, user: str) -> list[str]:
 async def rewrap(conn: Connection, stream: KeyStream) -> int:
     """Wraps the keys of older key-encryption keys with the current one instead; returns the number of keys.
 
-    Raises KeyUnavailable at a key whose key-encryption key is not configured; earlier batches of keys stay wrapped with
-    the current one.
+    Raises KeyUnavailable at a key whose key-encryption key is not configured, and if NATS does not answer; earlier
+    batches of keys stay wrapped with the current one.
     """
     await complete_table(conn, stream)
     done = 0

@@ -25,7 +25,7 @@ async def checked_keks(settings: Settings, conn: Connection, log: Log) -> Keks |
     encrypted.
 
     The file is created for a new turnlog, but never for one that already has keys. Raises InvalidKek, WrongKek,
-    KeyUnavailable.
+    KeyUnavailable, StreamDrift.
     """
     keks, needed = keks_of(settings), await _needed(conn, log)
     if keks is None and settings.database_url is None:

@@ -66,7 +66,7 @@ async def key_status(runtime: Runtime) -> KeyStatus:
 async def rotate_key(runtime: Runtime, tenant: str, user: str) -> RotatedKey:
     """Makes a new key for the user's events from now on; the old key still opens the events that it sealed.
 
-    Raises InvalidToken, InvalidKek, NotFound.
+    Raises InvalidToken, InvalidKek, NotFound, KeyUnavailable.
     """
     check_place(tenant, user=user)
     stream = _stream(runtime)
@@ -77,7 +77,7 @@ async def rotate_key(runtime: Runtime, tenant: str, user: str) -> RotatedKey:
 async def rewrap_keys(runtime: Runtime) -> RewrappedKeys:
     """Wraps every user's key with a new TURNLOG_KEK, after unwrapping it with TURNLOG_KEK_OLD; returns the number.
 
-    Raises InvalidKek, WrongKek.
+    Raises InvalidKek, KeyUnavailable.
     """
     stream = _stream(runtime)
     async with runtime.pool.connection() as conn:

@@ -100,7 +100,8 @@ class KeyTable:
         return rows
 
     async def make(self, owners: Collection[Owner]) -> None:
-        """Makes the first keys of these users, except for users who get one from another process at the same time."""
+        """Makes a current key for each of these users, except for users who get one from another process at the same
+        time."""
         named = sorted(owners)  # sorted, because otherwise two processes could deadlock
         for start in range(0, len(named), MAX_BATCH):
             part = [new_record(self._stream.keks, tenant, user) for tenant, user in named[start : start + MAX_BATCH]]
@@ -224,7 +225,8 @@ class KeyStore:
         raise KeyUnavailable(self._problem or f"key {wanted} was not fetched with its events; try again")
 
     async def prefetch(self, key_ids: Iterable[str]) -> None:
-        """Loads the keys that the next calls of `find` will need, with one query; never raises an error."""
+        """Loads the keys that the next calls of `find` will need, with one query if the table has all of them; never
+        raises an error."""
         if not (wanted := self._not_held(key_ids)):
             return
         async with self._fetching:

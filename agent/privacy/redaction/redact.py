@@ -76,7 +76,7 @@ class RedactionPreview:
 @dataclass(frozen=True, slots=True)
 class RedactionPlan:
     """The changes of a redaction. threads: the conversation, its forks, and the memory threads of the people who speak
-    in them.
+    in them, including trial derivations.
 
     memories: thread → ids of the memories that are forgotten.
     """
@@ -127,8 +127,8 @@ async def plan_redaction(
     """Returns the changes that a redaction would make; changes nothing. words: None for the complete turn. owner: a
     user who may change only their own conversations; None for an operator.
 
-    Raises NotFound if the sequence is not a turn of the thread or the turn does not contain the words; InvalidWords;
-    Forbidden if an owner's conversation has other speakers or was forked by others.
+    Raises NotFound if the sequence is not a turn of the thread or the turn does not contain the words and was not
+    replaced before; InvalidWords; Forbidden if an owner's conversation has other speakers or was forked by others.
     """
     log = runtime.log
     turn = recorded(await log.stored(seq))

@@ -36,8 +36,8 @@ class Struck:
 
 @asynccontextmanager
 async def alone(runtime: Runtime) -> AsyncIterator[None]:
-    """Excludes rebuilds and erasures while the block runs. A rebuild could bring the words back, and the replacements
-    could be sealed with a new key of a person who is being erased. Raises RebuildRunning."""
+    """Excludes rebuilds, erasures and other redactions while the block runs. A rebuild could bring the words back, and
+    the replacements could be sealed with a new key of a person who is being erased. Raises RebuildRunning."""
     async with await connect(runtime.database_url) as conn:
         names = [projection.name for projection in PROJECTIONS]
         if not await take_locks(conn, [*names, REDACTION], "build", -1):
@@ -72,7 +72,8 @@ def receipt_event(tenant: str, data: TurnRedacted | TurnsExpired) -> Event:
 
 
 async def rebuild(runtime: Runtime, tenant: str, threads: Iterable[str]) -> None:
-    """Rebuilds the rows of the threads in every read model."""
+    """Rebuilds the rows of the threads in every read model except usage, whose rows sum over threads and contain no
+    words."""
     await runtime.wait_until_projected()
     for thread in threads:
         if await runtime.log.thread_head(tenant, thread):
@@ -83,8 +84,8 @@ async def rebuild(runtime: Runtime, tenant: str, threads: Iterable[str]) -> None
 
 async def clear_caches(runtime: Runtime, tenant: str, threads: Sequence[str], struck: Iterable[Event]) -> None:
     """Removes vectors that no row needs any more, cached answers, stored answers of repeatable writes, copies of
-    sessions, receipts of contexts, and archive files, whose conversations were restored. struck: the original events,
-    with their words."""
+    sessions, receipts of contexts, and archive files, whose conversations were restored or removed. struck: the
+    original events, with their words."""
     events = list(struck)
     hashes = [digest for event in events for digest in text_hashes(event)]
     nobody = Person(tenant, f"redaction/{uuid4()}")  # has no rows, so only vectors that no row uses are removed

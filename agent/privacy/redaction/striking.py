@@ -55,7 +55,8 @@ _WORDS_OF_SCRIPTS = r"[^\W⺀-\U0010ffff]"  # a word character of a script that 
 
 
 class InvalidWords(TurnlogError):
-    """The words cannot be struck: they are too short, or the mark contains them."""
+    """The words cannot be struck: they are missing or too short, the mark contains them, or an event cannot be stored
+    without them."""
 
     code = "invalid-words"
 
