@@ -72,8 +72,9 @@ async def list_dead_letters(
 
 
 async def show_dead_letter(runtime: Runtime, seq: int, tenant: str | None = None) -> DeadEvent:
-    """Returns a dead letter with its event. tenant: if given, the event must belong to this tenant, and its sealed
-    fields stay closed. Raises NotFound if there is no such event."""
+    """Returns an event with its dead letters. tenant: if given, the event must be a dead letter of this tenant, and its
+    sealed fields stay closed; if None, it may be any event, and `letters` may be empty. Raises NotFound if there is no
+    such event."""
     letters = [letter for letter in await list_dead_letters(runtime, tenant=tenant) if letter.seq == seq]
     if tenant is None:
         return DeadEvent(await line_at(runtime.log, seq), tuple(letters))

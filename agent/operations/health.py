@@ -38,8 +38,8 @@ class Health:
 
 
 async def health(runtime: Runtime) -> Health:
-    """Returns the health of Postgres, NATS, the projections and the models. Raises no error while a part is
-    unavailable."""
+    """Returns the health of Postgres, NATS, the projections, the processes and the models. Raises no error while a part
+    is unavailable."""
     parts = [await _part("postgres", _database(runtime)), await _part("nats", runtime.log.head())]
     behind = None
     try:

@@ -193,8 +193,8 @@ class PreparedImport:
 
 
 def prepare_import(request: ImportRequest) -> PreparedImport:
-    """Recognises the format of a file and reads its first batch; needs no server. Raises ImportFailed for a format that
-    turnlog cannot read."""
+    """Recognises the format of a file and reads its first batch; needs no server. Raises ImportFailed if the file is
+    too large, cannot be read, or has a format that turnlog cannot read."""
     if request.most is not None:
         check_unpacked(request.path, request.most)
     report = ImportReport(request.path.name)

@@ -91,7 +91,8 @@ async def adopt_log(runtime: Runtime) -> LogStatus:
 
 
 async def rebuild_from_log(runtime: Runtime, on_progress: OnProgress) -> LogStatus:
-    """Deletes all rows and rebuilds them from the connected log; returns when the rows are complete.
+    """Deletes all rows, the copies of sessions and the reactors' consumers, and lets running workers make them again
+    from the connected log; returns when the rows are complete.
 
     Raises LogUnavailable.
     """

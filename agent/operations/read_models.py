@@ -37,7 +37,7 @@ async def rebuild_rows(
     rebuilt, only threads with an event at or after this sequence.
 
     name: None means every projection in which each row belongs to one thread. Raises NotFound, NotPerThread,
-    InvalidToken.
+    RowsNotInLog, InvalidToken.
     """
     check_tenant(tenant)
     log, url = runtime.log, runtime.database_url

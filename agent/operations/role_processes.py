@@ -43,8 +43,8 @@ FROM processes ORDER BY name, beat_at"""
 
 @dataclass(frozen=True, slots=True)
 class LoopState:
-    """A loop of a process. seconds: time since its last round, as of the process's last beat. fault: why it counts as
-    dead, or None. slowest_s: the longest time between two recent rounds."""
+    """A loop of a process. seconds: time since the last round that the process has reported. fault: why it counts as
+    dead as of the process's last beat, or None. slowest_s: the longest time between two recent rounds."""
 
     role: str
     loop: str
@@ -75,7 +75,7 @@ class Process:
 
 
 async def processes(runtime: Runtime) -> list[Process]:
-    """Returns the processes that play roles, and dead processes whose roles nobody else plays. The state of this
+    """Returns the living processes, and dead processes with a role that no living process plays. The state of this
     process is the current one.
 
     Raises psycopg errors.

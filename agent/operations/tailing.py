@@ -22,7 +22,8 @@ _HIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A message of the log. body: its JSON, with sealed fields opened; None if the message is not JSON."""
+    """A message of the log. body: its JSON, with sealed fields opened if the reader may see them and their key exists;
+    None if the message is not JSON."""
 
     stored: Stored
     body: dict[str, Any] | None
@@ -56,7 +57,7 @@ async def tail(
     types: Sequence[str] = (),
 ) -> AsyncGenerator[Line]:
     """Yields events of all tenants, one tenant or one thread, from sequence `start` on. start: None means only new
-    events. types: only events of these types.
+    events. types: only events of these types; needs a thread.
 
     follow: wait for more events at the end of the log, and reconnect after a server was lost. thread: belongs to the
     tenant of the settings if no tenant is given. readers: users whose sealed fields are opened; None for all. Raises

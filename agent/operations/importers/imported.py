@@ -57,10 +57,11 @@ class Defaults:
 
 
 class ImportedTurn(NamedTuple):
-    """One turn, validated once (in `data`). time is aware and in UTC; id is deterministic.
+    """One turn, validated once (in `data`). time is aware, with the UTC offset that the file gives; id is
+    deterministic.
 
     is_dated: the file has a time for this turn or its conversation; otherwise the time is one second after that of the
-    previous turn.
+    previous turn, or the base time for the first turn.
     """
 
     id: UUID

@@ -2,8 +2,8 @@
 
 `user` is the speaker and becomes the turn's `name` when the role is user and the line has no `name`; it is also the
 owner of the turn unless --user names one. The default `source_id` is the line number (L12). Optional fields:
-tool_calls, tool_call_id, agent, model, tokens_in, tokens_out, latency_ms, and from an export `event_id` with its
-`tenant`: a turn that is imported into the same tenant and thread keeps its event id. Other fields are skipped and
+tool_calls, tool_call_id, agent, model, tokens_in, tokens_out, latency_ms, origin, and from an export `event_id` with
+its `tenant`: a turn that is imported into the same tenant and thread keeps its event id. Other fields are skipped and
 reported by name.
 """
 

@@ -120,8 +120,8 @@ class _Window:
 def parse(line: bytes) -> Any:
     """Returns the JSON value of a line. Raises ValueError with a plain reason.
 
-    The fast parser refuses lone surrogates; only then is the slow parser used. `storable` describes how they are
-    stored.
+    The fast parser refuses lone surrogates; the slow parser reads every line that the fast one refuses. `storable`
+    describes how lone surrogates are stored.
     """
     try:
         return from_json(line)

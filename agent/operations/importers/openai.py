@@ -1,8 +1,9 @@
 """Reads chat messages of OpenAI and of Anthropic, which are stored in the same kinds of files.
 
 It accepts a list of messages, {"messages": […]}, a list of either, and JSONL of any of them (the fine-tuning format).
-Messages have no time: a conversation begins at the base time (2000-01-01 by default), with one turn per second.
-Anthropic's field `system`, beside the messages, becomes the first turn.
+Messages without a field `created_at` or `timestamp` have no time: such a conversation begins at the base time
+(2000-01-01 by default), with one turn per second. Anthropic's field `system`, beside the messages, becomes the first
+turn.
 """
 
 import json

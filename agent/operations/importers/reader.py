@@ -53,10 +53,11 @@ _RECORD_READERS: dict[Format, RecordReader] = {
 
 
 def read(path: Path, format: Format | None = None, defaults: Defaults | None = None) -> Iterator[Item]:
-    """Yields the turns of a file in order, with rejected and skipped pieces between them, in constant memory.
+    """Yields the turns and memories of a file in order, with rejected and skipped pieces between them, in constant
+    memory.
 
     The file may be gzipped. Raises ImportFailed if the file does not exist, has an unknown format or not the requested
-    one, or contains no turn.
+    one, is damaged before the first turn, or contains neither a turn nor a memory.
     """
     asked = format or _detected(path)
     defaults = defaults or Defaults()
