@@ -84,8 +84,9 @@ async def unchanged(events: Sequence[Event]) -> list[Event]:
 
 
 class Appender:
-    """Writes to the stream. timeout_s: the limit of one call with all its retries. ack_s: the limit of one request to
-    the server; a large request gets one more second for each SLOWEST_BYTES_PER_S bytes.
+    """Writes to the stream. timeout_s: the limit for storing one batch with all retries; a call with several batches
+    may take longer. ack_s: the limit of one request to the server; a large request gets one more second for each
+    SLOWEST_BYTES_PER_S bytes.
 
     keyring: seals the personal fields of users' events; without a keyring they are written unencrypted.
     screen: a function that is applied to events before they are encoded; an append raises the errors of this function.
@@ -125,7 +126,7 @@ class Appender:
             raise OtherLog(self._other_log)
 
     async def append(self, event: Event, expected: int | None = None) -> Appended:
-        """Stores one event. Concurrent calls share a disk sync (group commit).
+        """Stores one event. More than FEW concurrent calls without `expected` share a disk sync (group commit).
 
         expected: the thread's last sequence that the caller knows, 0 for a new thread.
         Raises InvalidEvent, EventTooLarge, WrongExpectedVersion, LogFull, LogUnavailable, LogClosed, KeyUnavailable.
@@ -174,7 +175,8 @@ class Appender:
         """Stores the events as one atomic batch, or none of them if any of their ids is already stored.
 
         Use it for results that belong together if a second attempt may repeat only some of their ids. Returns True if
-        they were stored now. Raises ValueError for more than MAX_BATCH events, and the same errors as `append`.
+        they were stored now; False if an id was found on the log, also if this call stored the events and the server's
+        reply was lost. Raises ValueError for more than MAX_BATCH events, and the same errors as `append`.
         """
         outs = await self._all_outgoing(events)
         if len(outs) > MAX_BATCH:
@@ -270,7 +272,7 @@ class Appender:
         self._floor = max(self._floor, done.seq)
 
     async def _after_refusal(self, missing: list[Outgoing], refusal: Refused, deadline: float) -> dict[Key, Appended]:
-        """Reads back which events of a refused batch are already stored, and sends the batch again if it may have been
+        """Returns which events of a refused batch are stored. Raises an error if a refusal is final and none of them is
         stored.
 
         A retry may be refused because its first try was stored: as a duplicate, or because the thread has changed. If

@@ -1,8 +1,8 @@
 """A NATS client that survives messages with invalid headers or subjects.
 
 Publishers choose the bytes of a subject and of headers, and nats-py stops reading at bytes that are not UTF-8, so one
-such message would stop every reader of the stream. This client delivers the message with the invalid bytes escaped; the
-projectors park it like any other undecodable message.
+such message would stop every reader of the stream. This client escapes the invalid bytes of a subject, so the
+projectors park the message like any other undecodable one, and drops headers that it cannot decode.
 """
 
 import random

@@ -232,7 +232,7 @@ class Log:
 
     async def stored(self, seq: int, with_key: bool = True) -> Stored:
         """Returns the message at a sequence, or its replacement. with_key: True also fetches the key that opens it.
-        Raises NotFound, GapInLog, LogUnavailable."""
+        Raises NotFound, GapInLog, LogUnavailable, KeyUnavailable."""
         with nats_errors(f"cannot ask NATS for sequence {seq}"):
             try:
                 message = await self.nc.jetstream().get_msg(STREAM, seq)

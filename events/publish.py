@@ -29,7 +29,8 @@ _FULL = frozenset({10002, 10023, 10047, 10077})
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The position of an event in the log. duplicate: True if the event was stored before this append."""
+    """The position of an event in the log. duplicate: True if the event was found on the log: stored before this
+    append, or by a try whose reply was lost."""
 
     event_id: UUID
     seq: int

@@ -89,7 +89,8 @@ class OrderedReader:
         await self.close()
 
     async def open(self) -> None:
-        """Creates the consumer. Raises GapInLog if this fails; try again.
+        """Creates the consumer. Raises GapInLog if this fails, or KeyUnavailable if the secret that checks replacements
+        cannot be fetched; try again.
 
         Replacements are read after the consumer exists, so that a redaction is either found here or ends this consumer.
         """
@@ -347,8 +348,8 @@ def check_replacements(nc: Client, signer: Signer | None) -> None:
 
 
 async def replacements(nc: Client) -> Replacements:
-    """Returns the replacements of deleted events, which are read again after a redaction. Raises KeyUnavailable and the
-    errors of `read_to`."""
+    """Returns the replacements of deleted events, which are read again after a redaction. Raises KeyUnavailable, the
+    errors of `read_to` and errors of NATS."""
     known = _REPLACEMENTS.setdefault(nc, Replacements())
     ask = json.dumps({"last_by_subj": redactions_filter()}).encode()
     reply = json.loads((await nc.request(f"$JS.API.STREAM.MSG.GET.{STREAM}", ask, timeout=OPEN_S)).data)

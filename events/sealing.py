@@ -183,7 +183,8 @@ def with_tombstones(data: Data, contract: type[Frozen]) -> Data:
 
 
 def is_erased(event: Event) -> bool:
-    """Returns whether every personal field is a tombstone, because its key was destroyed."""
+    """Returns whether every personal field equals its tombstone, as after the key was destroyed. Fields that were never
+    set may equal it too."""
     tombstones = fields_of(type(event.data)).tombstones
     return bool(tombstones) and all(_at(event.data, path) == value for path, value in tombstones)
 

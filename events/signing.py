@@ -22,7 +22,7 @@ _SIGNATURE = re.compile(rb',"signature":"([0-9a-f]{64})"}\Z')
 
 
 class UnsignedEvent(InvalidEvent):
-    """The event would change access rights or replace an event, but is not signed with turnlog's secret."""
+    """The event would change access rights, or replace or delete events, but is not signed with turnlog's secret."""
 
     code = "unsigned-event"
 

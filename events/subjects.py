@@ -47,7 +47,7 @@ OWN_THREADS = ("memories/", "shadow/", "store/", "jobs/", "erasures/", "limits/"
 MEMORIES, SHADOW, STORE, JOBS, ERASURES, LIMITS, ACCESS, AGENTS = OWN_THREADS
 REDACTIONS = ERASURES + "redactions"
 
-# Events of operators and of turnlog itself, which affect more than one thread.
+# Events that only operators and turnlog itself may publish.
 OPERATOR_TYPES = (
     *("limits_changed", "agent_configured", "agent_switched", "api_key_created", "api_key_revoked"),
     *(
@@ -325,7 +325,8 @@ def subscriber_services(durable: str) -> list[tuple[str, str]]:
 
 
 def operator_subjects(durable: str) -> list[str]:
-    """Returns the subjects that a subscriber must not publish on, because their events affect the entire tenant."""
+    """Returns the subjects that a subscriber must not publish on, because only operators and turnlog itself may publish
+    these events."""
     subscriber = subscriber_of(durable)
     assert subscriber is not None
     return [f"turnlog.{subscriber[0]}.*.{type_}" for type_ in OPERATOR_TYPES]

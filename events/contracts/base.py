@@ -20,7 +20,7 @@ def in_calendar(at: datetime) -> datetime:
     return at
 
 
-# A year is left on each side, so that time zones and date arithmetic stay within the ranges of Python and Postgres.
+# Room is left on each side, so that time zones and date arithmetic stay within the ranges of Python and Postgres.
 Moment = Annotated[AwareDatetime, Field(ge=FIRST_TIME, lt=END_OF_TIME)]
 # Read models add amounts up over threads: nine million of the largest amounts fit into a bigint.
 Amount = Annotated[int, Field(ge=0, le=10**12)]
@@ -45,7 +45,8 @@ class EventContract(Frozen):
     MIXES_SPEAKERS: ClassVar[bool]
     """True if the personal fields may contain words of every speaker of the thread, not only of the event's user."""
     UNSEARCHED: ClassVar[frozenset[str]] = frozenset()
-    """Personal fields without a person's words: fingerprints, nested events, and text that an operator wrote."""
+    """Personal fields from which an erasure takes no search strings: fingerprints, encoded values, nested events,
+    copies of other events' words, and text that an operator wrote."""
     CONVERSES: ClassVar[bool] = False
     """True if the event begins or continues a conversation; it is then refused on turnlog's own threads."""
     REMOVES: ClassVar[bool] = False

@@ -72,8 +72,8 @@ def spans_of(seqs: Iterable[int], positions: Mapping[int, int] | None = None) ->
 class TurnSpans(Frozen):
     """A set of turns of one thread. spans: (first, last) sequences, both included. count: the exact number of turns.
 
-    There are at most MOST_SPANS spans. If more are needed, the oldest are merged into one, which then also covers turns
-    that are not in the set.
+    New receipts have at most MOST_SPANS spans. If more are needed, the oldest are merged into one, which then also
+    covers turns that are not in the set.
     """
 
     count: int = 0
