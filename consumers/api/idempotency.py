@@ -93,7 +93,8 @@ class Answers:
 
 
 class _Answer:
-    """A response that is stored for repeated requests. ended: it was stored, or must not be stored."""
+    """A response that is stored for repeated requests. ended: the write is not given up, because its response was
+    stored, or is a stream that repeated requests join."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self._scope, self._send = scope, send

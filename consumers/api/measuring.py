@@ -27,9 +27,8 @@ async def prometheus(caller: ServerOperator) -> Text:
 
 
 class Measured:
-    """ASGI middleware around all others. Paths and methods without a route share one label, because clients choose
-    them.
-    """
+    """ASGI middleware around all others except PathsInParts. Paths without a route share one label, as do unknown
+    methods, because clients choose them."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

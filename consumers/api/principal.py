@@ -104,7 +104,8 @@ async def identify(
         str | None, Header(description="The time zone of the person, such as Asia/Shanghai.")
     ] = None,
 ) -> Principal:
-    """Returns the caller. Raises Unauthenticated, TokenExpired, Forbidden."""
+    """Returns the caller. Raises Unauthenticated, TokenExpired, Forbidden, IssuerUnavailable, and InvalidEvent for an
+    unknown time zone."""
     if credentials is None:
         raise Unauthenticated("send a token: `Authorization: Bearer …`; `turnlog token --user NAME` prints one")
     system: Runtime = request.app.state.runtime

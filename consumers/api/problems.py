@@ -125,7 +125,7 @@ class Stopping(TurnlogError):
 
 
 class Refused(HTTPException):
-    """A request that is refused before it reaches a route."""
+    """A refusal of a request, by a middleware or a route, with its status and code."""
 
     def __init__(self, status: int, code: str, detail: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(status, detail, headers)
@@ -219,7 +219,7 @@ def too_slow() -> JSONResponse:
 
 
 def add_handlers(app: FastAPI) -> None:
-    """Adds handlers that turn every error of every route into a Problem."""
+    """Adds handlers that turn the expected errors of all routes into Problems; RequestLimits handles all others."""
 
     @app.exception_handler(TurnlogError)
     async def expected(request: Request, error: TurnlogError) -> JSONResponse:

@@ -121,7 +121,7 @@ export interface paths {
         put?: never;
         /**
          * Open Thread
-         * @description Opens a conversation; an existing one of the caller stays as it is.
+         * @description Opens a conversation; an existing one of the caller stays as it is, except that a label replaces its label.
          */
         post: operations["open_thread"];
         delete?: never;
@@ -306,7 +306,8 @@ export interface paths {
         put?: never;
         /**
          * Make Context
-         * @description Returns the context that a model should see now; nothing is stored. A new conversation needs a query.
+         * @description Returns the context that a model should see now; the conversation does not change. A new conversation needs a
+         *     query.
          */
         post: operations["make_context"];
         delete?: never;
@@ -347,7 +348,8 @@ export interface paths {
         /**
          * Stream Answer
          * @description Appends the message; events: started {seq}, context, content {chunk}, tool_start, tool_end, restart,
-         *     done {response}, error. A client that disconnects does not lose the answer: GET …/answers/{seq} has the rest.
+         *     done {response}, error; from a team also phase_change, plan, agent_switch, run. A client that disconnects does not
+         *     lose the answer: GET …/answers/{seq} has the rest.
          */
         post: operations["stream_answer"];
         delete?: never;
@@ -698,7 +700,7 @@ export interface paths {
         put?: never;
         /**
          * Answer Conflict
-         * @description Decides which of two contradictory memories is valid.
+         * @description Decides which of two contradictory memories is valid, or that both are.
          */
         post: operations["answer_conflict"];
         delete?: never;
@@ -877,7 +879,7 @@ export interface paths {
         };
         /**
          * Session Context
-         * @description Returns the session's history as a prompt gets it.
+         * @description Returns the session's history as a prompt gets it, and requests a summary if one is due.
          */
         get: operations["session_context"];
         put?: never;
@@ -1308,7 +1310,7 @@ export interface paths {
         };
         /**
          * List Own Jobs
-         * @description Lists work that the caller began in this process: rebuilds, exports, erasures.
+         * @description Lists work that the caller began in this process: imports, exports, rebuilds, redactions, erasures.
          */
         get: operations["list_own_jobs"];
         put?: never;
@@ -2089,7 +2091,7 @@ export interface paths {
         };
         /**
          * List Memories
-         * @description Lists memories of the caller, the most important first.
+         * @description Lists the most recently said memories, highest score first; the next page has those said earlier.
          */
         get: operations["ai_agent_list_memories"];
         put?: never;
@@ -2554,8 +2556,8 @@ export interface paths {
         put?: never;
         /**
          * Query
-         * @description Returns the history for a prompt. enterprise_id: the caller's tenant, if given. patient_id: the caller, if
-         *     given.
+         * @description Returns the history for a prompt, and requests a summary if one is due. enterprise_id: the caller's tenant, if
+         *     given. patient_id: the caller, if given.
          */
         post: operations["short_memory_query"];
         delete?: never;
@@ -2809,8 +2811,8 @@ export interface paths {
         post?: never;
         /**
          * Delete Response
-         * @description Deletes a response with its conversation. Refused if the conversation has other answers: delete the conversation
-         *     instead (`DELETE /api/threads/{thread}`).
+         * @description Deletes a response with its conversation. Refused if the conversation has other answers or later turns: delete
+         *     the conversation instead (`DELETE /api/threads/{thread}`).
          */
         delete: operations["v1_delete_response"];
         options?: never;
@@ -3415,8 +3417,8 @@ export interface components {
         };
         /**
          * Config
-         * @description The limits and models of the server. user, vip: the limits of each plan, by name. models: names of models by
-         *     purpose.
+         * @description The limits and agents of a tenant, and the server's models. user, vip: the limits of each plan, by name. models:
+         *     names of models by purpose.
          */
         Config: {
             /** User */
@@ -3722,7 +3724,7 @@ export interface components {
         };
         /**
          * Decision
-         * @description Which of the two is valid.
+         * @description Which memory is valid: the new one, the old one or both.
          */
         Decision: {
             /**
@@ -5248,7 +5250,8 @@ export interface components {
         };
         /**
          * RateLimit
-         * @description A window of requests. reset: when a full window accepts requests again.
+         * @description A limit of requests. reset: when a full window accepts a request again, or when the oldest request leaves a
+         *     window that is not full; null if nothing is used, and for concurrent requests.
          */
         RateLimit: {
             /** Name */

@@ -147,7 +147,7 @@ async def list_memories(
     limit: Limit = 50,
     cursor: HeaderCursor = None,
 ) -> list[MemoryRecord]:
-    """Lists memories of the caller, the most important first."""
+    """Lists the most recently said memories, highest score first; the next page has those said earlier."""
     kinds = [type] if type else None
     page = await own_memories.list_memories(caller, kinds, category, minImportance, limit=limit, cursor=cursor)
     return [MemoryRecord.of(memory) for memory in items_of(page, response)]
@@ -216,7 +216,7 @@ async def _messages(place: Place, messages: Sequence[Message]) -> list[MessageRe
 
 
 async def _exported(caller: Principal) -> AsyncIterator[str]:
-    """Yields pieces of JSON text; holds at most one conversation in memory."""
+    """Yields pieces of JSON text; holds the messages of at most one conversation in memory."""
     level, whose = SanitiseLevel.MODERATE, caller.person
     head = {"userId": caller.user, "exportedAt": datetime.now(UTC), "sanitizeLevel": level.name}
     yield to_json(head).decode()[:-1] + ', "memories": ['

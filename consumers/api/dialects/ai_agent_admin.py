@@ -90,8 +90,8 @@ class Toggle(BaseModel):
 
 
 class Config(BaseModel):
-    """The limits and models of the server. user, vip: the limits of each plan, by name. models: names of models by
-    purpose."""
+    """The limits and agents of a tenant, and the server's models. user, vip: the limits of each plan, by name. models:
+    names of models by purpose."""
 
     user: dict[LimitName, float]
     vip: dict[LimitName, float]

@@ -104,7 +104,8 @@ class AgentResponse(CamelRecord):
 
 
 class RateLimit(CamelRecord):
-    """A window of requests. reset: when a full window accepts requests again."""
+    """A limit of requests. reset: when a full window accepts a request again, or when the oldest request leaves a
+    window that is not full; null if nothing is used, and for concurrent requests."""
 
     name: str
     limit: float

@@ -1,4 +1,4 @@
-"""Streams every step of an answer of turnlog's own agent, under /api/chat."""
+"""Streams the steps of an agent's answer, under /api/chat."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing

@@ -70,8 +70,8 @@ async def create(body: MemoryCreateRequest, caller: Writer, _: WriteId) -> Sessi
 
 @router.post("/query")
 async def query(body: MemoryQueryRequest, caller: Reader) -> Context:
-    """Returns the history for a prompt. enterprise_id: the caller's tenant, if given. patient_id: the caller, if
-    given.
+    """Returns the history for a prompt, and requests a summary if one is due. enterprise_id: the caller's tenant, if
+    given. patient_id: the caller, if given.
     """
     runtime, tenant, thread = await caller.owns(body.conversation_id)
     made = await session_calls.query_memory(runtime, tenant, body.model_copy(update={"conversation_id": thread}))

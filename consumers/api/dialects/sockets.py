@@ -75,8 +75,8 @@ async def chat(
     socket: WebSocket, session_id: str, topic_id: str, after: Annotated[int | None, Query(ge=0, le=_ALL)] = None
 ) -> None:
     """Serves one socket. session_id groups topics and has no effect here. after: first sends the turns after this
-    sequence, and then the rest of a running answer. A client without access to the topic is refused before the socket
-    opens."""
+    sequence, and then each running answer from its beginning. A client without access to the topic is
+    refused before the socket opens."""
     with ExitStack() as counted:
         try:
             caller = await _caller(socket)
@@ -97,7 +97,8 @@ async def _caller(socket: WebSocket) -> Principal:
     """Returns the caller, identified by the token in the query or by a ticket after TICKET among the subprotocols,
     which are not logged.
 
-    Raises Unauthenticated, TokenExpired, Forbidden.
+    Raises Unauthenticated, TokenExpired, Forbidden, IssuerUnavailable, LogUnavailable, and InvalidEvent for an unknown
+    time zone.
     """
     system: Runtime = socket.app.state.runtime
     access, offered = system.cached(Access), socket.scope["subprotocols"]

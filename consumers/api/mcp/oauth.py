@@ -173,8 +173,8 @@ class _Server:
         return JSONResponse(registered, 201, NO_STORE)
 
     async def ask(self, request: Request) -> Response:
-        """Shows the consent page. If the request is invalid, sends the person back to the client; if the client is not
-        known, shows an error."""
+        """Shows the consent page. If the request is invalid, sends the person back to the client; if the client or its
+        redirect_uri is not known, shows an error."""
         query = request.query_params
         client = self._sign_ins.client(query.get("client_id", ""))
         if client is None or len(query.multi_items()) != len(query):

@@ -55,8 +55,8 @@ Cursor = Annotated[str | None, Field(description="`next` of the previous page")]
 
 
 class Remembered(BaseModel):
-    """The result of remembering. what: recorded, confirmed (it was already known), ended (a newer memory replaces it)
-    or asked (the user has to decide).
+    """The result of remembering. what: recorded, confirmed (it was said before), ended (another memory replaces it),
+    asked (the user has to decide) or known (it was recorded already).
     """
 
     memory_id: UUID
@@ -224,7 +224,8 @@ class _Tools:
         as_of: Moment | None = None,
         cursor: Cursor = None,
     ) -> Memories:
-        """Lists memories of the user, most recently said first. as_of: memories that were valid at this time."""
+        """Lists the most recently said memories of the user, highest score first; the next page has those said earlier.
+        as_of: memories that were valid at this time."""
         async with self.reader(context) as who:
             as_of = await _on_their_clock(who, as_of)
             page = await list_memories(who, [type] if type else None, as_of=as_of, limit=MOST_MEMORIES, cursor=cursor)

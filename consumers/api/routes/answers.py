@@ -68,7 +68,8 @@ async def create_answer(answer: Begin) -> Answered:
 @router.post("/stream", response_class=EventSourceResponse)
 async def stream_answer(answer: Begin) -> AsyncIterator[ServerSentEvent]:
     """Appends the message; events: started {seq}, context, content {chunk}, tool_start, tool_end, restart,
-    done {response}, error. A client that disconnects does not lose the answer: GET …/answers/{seq} has the rest."""
+    done {response}, error; from a team also phase_change, plan, agent_switch, run. A client that disconnects does not
+    lose the answer: GET …/answers/{seq} has the rest."""
     async with aclosing(server_sent(_events(answer.running), answer.locale, only_without_answer=True)) as events:
         async for event in events:
             yield event
@@ -118,8 +119,8 @@ async def stop_answer(
 
 
 async def _events(running: Running[AnswerPiece], after: int = 0, chars: int = 0) -> AsyncGenerator[ServerSentEvent]:
-    """Yields the pieces from number `after` on. chars: how many characters the client has since the last restart; every
-    id ends with this number."""
+    """Yields the pieces after number `after` as events. chars: how many characters the client has since the last
+    restart; every id ends with this number."""
     async with aclosing(running.read(after)) as pieces:
         async for number, piece in pieces:
             chars = 0 if isinstance(piece, Restarted) else chars

@@ -1,4 +1,4 @@
-"""Liveness, readiness, and the keys that verify tokens; the only routes that need no token."""
+"""Liveness, readiness, and the keys that verify tokens; these routes need no token."""
 
 from dataclasses import dataclass
 from typing import Any

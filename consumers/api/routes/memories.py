@@ -51,7 +51,7 @@ class Reason(RequestBody):
 
 
 class Decision(RequestBody):
-    """Which of the two is valid."""
+    """Which memory is valid: the new one, the old one or both."""
 
     answer: Answer
 
@@ -160,5 +160,5 @@ async def list_conflicts(
 
 @router.post("/conflicts/{conflict}/answer")
 async def answer_conflict(conflict: UUID, body: Decision, caller: Writer) -> ConflictAnswered:
-    """Decides which of two contradictory memories is valid."""
+    """Decides which of two contradictory memories is valid, or that both are."""
     return await memory_changes.answer_conflict(*caller.person, body.answer, str(conflict))

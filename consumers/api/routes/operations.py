@@ -202,7 +202,7 @@ async def issue_ticket(caller: Asker) -> Ticket:
 
 @router.get("/jobs", tags=["jobs"])
 async def list_own_jobs(caller: AnyCaller, request: Request) -> list[JobStatus]:
-    """Lists work that the caller began in this process: rebuilds, exports, erasures."""
+    """Lists work that the caller began in this process: imports, exports, rebuilds, redactions, erasures."""
     return [job.status for job in jobs_of(request).of(caller)]
 
 

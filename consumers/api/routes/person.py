@@ -139,7 +139,7 @@ async def change_session(thread: ThreadId, body: SessionChanges, caller: Writer)
 async def session_context(
     thread: ThreadId, caller: Reader, query: Annotated[str, Query(max_length=20_000)] = ""
 ) -> MemoryContext:
-    """Returns the session's history as a prompt gets it."""
+    """Returns the session's history as a prompt gets it, and requests a summary if one is due."""
     return await session_calls.session_context(*await caller.owns(thread), query)
 
 

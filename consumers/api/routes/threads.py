@@ -61,7 +61,7 @@ async def list_threads(
 
 @router.post("", status_code=201)
 async def open_thread(body: NewThread, caller: Writer, write_id: WriteId) -> ThreadInfo:
-    """Opens a conversation; an existing one of the caller stays as it is."""
+    """Opens a conversation; an existing one of the caller stays as it is, except that a label replaces its label."""
     thread = body.thread or str(write_id)
     place = await caller.claims(thread)
     if body.label is not None:

@@ -140,7 +140,7 @@ async def show_tenant_event(seq: Seq, caller: Operator) -> EventRelations:
 
 
 async def watch(request: Request, caller: Principal, lines: AsyncGenerator[Line]) -> AsyncGenerator[ServerSentEvent]:
-    """Yields the lines as events until the server stops or the caller's credential expires."""
+    """Yields the lines as events until the server stops or the caller's credential is no longer valid."""
     checked_at = time.monotonic()
     async with aclosing(until(request.app.state.stopping, lines)) as watched_lines:
         async for line in watched_lines:

@@ -197,7 +197,8 @@ async def context(
 
 @router.post("/context")
 async def make_context(thread: ThreadId, body: ContextRequest, caller: Reader) -> ContextMade:
-    """Returns the context that a model should see now; nothing is stored. A new conversation needs a query."""
+    """Returns the context that a model should see now; the conversation does not change. A new conversation needs a
+    query."""
     built = await context_of(*await caller.may_begin(thread, "reader"), user=caller.user, **dict(body))
     said = {field.name: getattr(built.receipt, field.name) for field in fields(AnswerBasis)}
     receipt = SignedBasis(**said, signature=_signature(built.receipt, caller))

@@ -125,7 +125,7 @@ class Started:
                 self.running.task.cancel()
 
     async def whole(self) -> Completion:
-        """Waits until the answer is recorded, and returns it. Raises ModelError."""
+        """Returns the answer once it is complete and, if it is stored, recorded. Raises ModelError, NoAnswer."""
         leaving = None
         if self.ids.receipt is None:
             leaving = asyncio.create_task(cancel_when_left(self.request, self.running.task))

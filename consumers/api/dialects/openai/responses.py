@@ -151,7 +151,7 @@ class _Answer:
         return f"event: {event['type']}\ndata: {json.dumps(numbered)}\n\n"
 
     async def events(self) -> AsyncGenerator[Event]:
-        """Yields the events of the response. Raises ModelError."""
+        """Yields the events of the response. Raises ModelError, NoAnswer."""
         yield {"type": "response.created", "response": self._response("in_progress")}
         yield {"type": "response.in_progress", "response": self._response("in_progress")}
         async with aclosing(self._started.pieces()) as pieces:

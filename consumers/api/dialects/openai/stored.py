@@ -65,8 +65,8 @@ async def get_response(response: ResponseId, caller: Reader) -> dict[str, Any]:
 
 @router.delete("/{response}")
 async def delete_response(response: ResponseId, caller: Writer, write_id: WriteId) -> dict[str, Any]:
-    """Deletes a response with its conversation. Refused if the conversation has other answers: delete the conversation
-    instead (`DELETE /api/threads/{thread}`)."""
+    """Deletes a response with its conversation. Refused if the conversation has other answers or later turns: delete
+    the conversation instead (`DELETE /api/threads/{thread}`)."""
     place, name, turns = await _through(response, caller)
     answers = [turn for turn in turns if turn.role == "assistant"]
     if len(answers) > 1 or (await _turns(place))[-1].seq != turns[-1].seq:
