@@ -148,7 +148,7 @@ def subscribe(
 ) -> None:
     """Subscribes a durable with the consumer's name to one stored subject; workers with the same name share the work.
 
-    A durable consumer that reads bodies gets only a few messages at a time, because each may be several megabytes long.
+    A durable consumer that reads bodies gets fewer messages at a time, because each may be several megabytes long.
     """
 
     @broker.subscriber(
@@ -187,7 +187,7 @@ class Interval:
 async def consuming(
     runtime: Runtime, role: str, subscriptions: Sequence[Subscription], intervals: Sequence[Interval] = ()
 ) -> AsyncIterator[None]:
-    """Runs the durable consumers while the block runs; at the end of the block it lets running work finish."""
+    """Runs the durable consumers while the block runs; at its end, running work gets each consumer's `grace_s`."""
     stop, beats, js = asyncio.Event(), runtime.heartbeats, runtime.log.nc.jetstream()
     durables = [
         Durable(subscription.consumer, subscription.subject, subscription.deliver, runtime.pool, js)

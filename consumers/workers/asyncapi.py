@@ -1,4 +1,5 @@
-"""Generates docs/asyncapi.json with every channel from the code, by FastStream and without a connection.
+"""Generates docs/asyncapi.json from the code, by FastStream and without a connection: the channels of all events, of
+progress, and of the durables that run in every configuration.
 
     python -m turnlog.consumers.workers.asyncapi > docs/asyncapi.json
 
@@ -142,7 +143,7 @@ def _demand(schema: dict[str, Any], absent: Iterable[str]) -> None:
 
 
 def document() -> Document:
-    """Returns the AsyncAPI 3 document of all channels."""
+    """Returns the AsyncAPI 3 document."""
     made: Document = json.loads(_specification(_broker()).to_json())
     for name in CONTRACTS:
         _complete(made, name, PUBLISHED.replace("*", "{}").format("{tenant}", "{thread}", name))

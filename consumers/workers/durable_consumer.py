@@ -97,8 +97,8 @@ class DurableConsumer:
 
         grace_s: how long running work may continue after a stop; then it is cancelled and redelivered. ack_wait_s: the
         time after which a dead worker's messages are redelivered; a living worker acks progress BEATS times within it.
-        reads_bodies: True keeps the messages' bodies for `work`. give_way: awaited before work starts; returns when the
-        consumer stops.
+        reads_bodies: True keeps the messages' bodies for `work`. give_way: awaited before work starts; must return when
+        the consumer stops.
         """
         self._pool, self.name, self._work = pool, name, work
         self._parallel, self._grace_s = parallel, grace_s

@@ -106,7 +106,7 @@ ENDED_BY = ("session_created", "segment_checkpointed", "segment_checkpoint_faile
 class SegmentReactor:
     """Makes checkpoints of sessions; its durable consumer calls work() with the requests of one thread.
 
-    Raises RetryLater when the budget is spent."""
+    Raises RetryLater when the budget is spent, or while another worker works on the thread."""
 
     def __init__(self, runtime: Runtime, models: Models, pauses_s: Sequence[float] | None = None) -> None:
         """Creates the reactor. pauses_s: the seconds to wait before each retry; None means PAUSES_S."""

@@ -33,8 +33,8 @@ READS = ("messages", "checkpoints", "summaries", "topics", "vectors")
 
 
 class ThreadMaintenance:
-    """Maintains threads; its durable consumer calls work(). Raises RetryLater if a model is unavailable or the budget
-    is spent."""
+    """Maintains threads; its durable consumer calls work(). Raises RetryLater if a model is unavailable, the budget is
+    spent, or another worker works on the thread."""
 
     def __init__(self, runtime: Runtime, models: Models) -> None:
         self._runtime, self._models = runtime, models
