@@ -11,8 +11,8 @@ class ConversationState(TypedDict, total=False):
 
     conversation_id: the checkpointer's thread_id. agent_type: the agent that answers; `general` if no route matched.
     memory_context: memories of the user in the store, one per line. retrieval_results: {"namespace", "key", "text",
-    "score"}, best first. answer: until the last message is recorded, its id, its usage and the basis of its receipt
-    (None if unknown). debug: node → why a part is missing, or what the node chose.
+    "score"}, best first. answer: of the last answer, its id, its usage and the basis of its receipt (None if unknown);
+    None until the answer is made. debug: node → why a part is missing, or what the node chose.
     """
 
     messages: Required[Annotated[list[AnyMessage], add_messages]]

@@ -96,7 +96,8 @@ async def complete(
 ) -> FoundCheckpoint:
     """Returns checkpoints of one thread with their lists and turns. partitions: where its events may be.
 
-    fetched: what was already read with the checkpoints; only what it lacks is read.
+    fetched: what was already read with the checkpoints. If it lacks a list, all lists are read; if it lacks turns, only
+    those are read.
     """
     if not stored:
         return FoundCheckpoint()

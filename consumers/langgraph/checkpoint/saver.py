@@ -83,12 +83,12 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
     signature matches. prune: True begins runs without the messages that turnlog pruned from the conversation, so that
     the next checkpoint lacks them, as after a RemoveMessage. The reactors of `turnlog up` prune by
     MEMORY_MAX_MESSAGES_PER_THREAD. config["configurable"]["user_id"]: the owner of a thread's data. held_threads: how
-    many threads are held in memory. With an EncryptedSerializer nothing is stored unencrypted, so no turns are
-    recorded.
+    many threads are held in memory. With an EncryptedSerializer, messages are stored only encrypted, so no turns
+    are recorded; it does not encrypt metadata, nor plain text and numbers in channels.
 
     Methods raise TurnlogErrors: LogUnavailable, DatabaseUnavailable, NotProjectedInTime, ThreadParked, EventTooLarge,
-    TypeNotAllowed, InvalidToken for ids that cannot be stored and for names of turnlog's own threads, and LoopClosed
-    after the end of `open`.
+    TypeNotAllowed, NotWritten for a write that builds on a failed one, InvalidToken for ids that cannot be stored and
+    for names of turnlog's own threads, and LoopClosed after the end of `open`.
     """
 
     def __init__(

@@ -67,7 +67,7 @@ class Planner:
 
     def plan(self, op: Op) -> Plan:
         """Checks an operation and plans it. Raises InvalidNamespaceError as LangGraph does, InvalidItem, InvalidFilter,
-        InvalidToken, EventTooLarge."""
+        InvalidIndex, InvalidToken, EventTooLarge, and NotImplementedError for a ttl."""
         check_labels(op)
         match op:
             case GetOp():

@@ -185,7 +185,7 @@ class TurnlogStore(BaseStore):
         return self._vectors.degraded if self._vectors else None
 
     async def aclose(self) -> None:
-        """Waits for running writes and closes turnlog's embedder; log and pool belong to the caller."""
+        """Waits for running reads and writes, and closes turnlog's embedder; log and pool belong to the caller."""
         await self._writes.idle()
         await self._reads.idle()
         if self._embedder is not None:
