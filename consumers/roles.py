@@ -69,7 +69,7 @@ async def playing(
     metrics_port: int | None = None,
     port_file: Path | None = None,
 ) -> AsyncIterator[None]:
-    """Runs the roles while the block runs; at the end of the block it lets running work finish.
+    """Runs the roles while the block runs; at its end, running work gets a few seconds to finish.
 
     shared: divides the partitions among the projectors of all processes that pass it.
     metrics_port: the port that serves the process's metrics, or None. Raises MetricsPortTaken.

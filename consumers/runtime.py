@@ -43,8 +43,8 @@ SWITCH_S = 0.0005  # Python's default of 5 ms would delay each of the few round 
 
 @contextlib.asynccontextmanager
 async def forgetting(log: Log) -> AsyncIterator[None]:
-    """Empties caches after erasures and redactions while the block runs; twice, because a running read may refill
-    one."""
+    """Empties caches after erasures, redactions and the expiry of turns while the block runs; twice, because a running
+    read may refill one."""
     again: set[asyncio.TimerHandle] = set()
     loop = asyncio.get_running_loop()
 
@@ -171,7 +171,8 @@ def _screen(settings: Settings, log: Log) -> Screen:
 async def _keys(
     settings: Settings, where: embedded.Servers, pool: Pool, log: Log, beats: Heartbeats
 ) -> AsyncIterator[KeyStore | None]:
-    """Yields the store of users' keys; None without a key-encryption key. Raises InvalidKek, WrongKek."""
+    """Yields the store of users' keys; None without a key-encryption key. Raises InvalidKek, WrongKek,
+    KeyUnavailable."""
     async with pool.connection() as conn:
         keks = await checked_keks(settings, conn, log)
     async with opened_keys(log.nc, where.database_url, keks, beats) as store:

@@ -105,7 +105,7 @@ def serve(
     """Checks the options before any server starts, then awaits `use` on the open runtime and prints its result.
 
     projecting: whether this process applies events from the start if no other process does. A command that only reads
-    starts sooner without it, and needs it only when `settle` finds that rows are behind.
+    starts sooner without it, and begins to apply events when a read first finds that rows are behind.
     """
 
     async def work(settings: Settings) -> Result | None:

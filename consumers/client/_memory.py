@@ -125,8 +125,8 @@ class Memory(LoopBound):
         return await self._recall(query, user, asked | {"kinds": list(kinds), "min_importance": min_importance})
 
     async def remember(self, user: str, memory: str | MemoryInput, *, memory_id: UUID | None = None) -> Outcome:
-        """Stores one claim about a user; memories that contradict it end. memory_id: repeated calls with the same id
-        store it once.
+        """Stores one claim about a user. A memory that contradicts it ends, or the user is asked. memory_id: repeated
+        calls with the same id store it once.
 
         Raises InvalidMemory.
         """
@@ -200,7 +200,7 @@ class Memory(LoopBound):
         """Changes an agent, or creates it, from the next answer on; values that are not named stay.
 
         changes: system_prompt, temperature, max_tokens, model, name, tools, delegates; None restores the value of the
-        team's files. Raises InvalidAgent.
+        team's files or of the settings. Raises InvalidAgent.
         """
         return await agents.change_agent(self.runtime, self.tenant, type, changes)
 
@@ -278,7 +278,7 @@ class Memory(LoopBound):
         return Thread(self.runtime, self.tenant, id, user)
 
     async def _recall(self, query: str, user: str | None, asked: dict[str, Any]) -> Found:
-        """Recalls turns with the arguments of `recall`, by name."""
+        """Recalls turns and memories. asked: arguments of `recall`, by name."""
         if asked["thread"] is not None:
             asked["thread"] = await self._thread(asked["thread"], user)._own("reader")
         return await recall(self.runtime, self.tenant, query, user=user, **asked)

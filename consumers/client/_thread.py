@@ -143,7 +143,8 @@ class Thread(LoopBound):
         the model that wrote the turn, for `turnlog usage`. origin: whose words a user's turn contains, such as
         "program" for a text that the application wrote; if it is not given, turnlog decides from name and text.
 
-        Raises InvalidEvent, WrongReceipt, EventTooLarge, LogFull, LogUnavailable.
+        Raises InvalidEvent, WrongReceipt, EventTooLarge, LogFull, LogUnavailable, NotFound for a deleted conversation,
+        and Forbidden for a participant who is not a member.
         """
         turn = NewTurn(
             role,

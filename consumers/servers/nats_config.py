@@ -105,7 +105,7 @@ def _quoted(text: str) -> str:
 
 
 def read_address(text: str) -> NatsAddress | None:
-    """Returns the address in a nats.conf written by render; None if the file is missing or incomplete."""
+    """Returns the address in a nats.conf written by render; None if the text is incomplete."""
     port = re.search(r"^port: (\d+)$", text, re.MULTILINE)
     token = re.search(rf'^    users: \[{{ user: {USER}, password: "([\w-]+)" }}\]$', text, re.MULTILINE)
     return NatsAddress(int(port[1]), token[1]) if port and token else None

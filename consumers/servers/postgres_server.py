@@ -69,8 +69,8 @@ def memory(container_limit: Path = CONTAINER_LIMIT) -> int:
 
 
 def buffers_mb(memory_bytes: int) -> int:
-    """Returns the size of Postgres' shared buffers in MB: a quarter of the memory, as Postgres' manual advises, but not
-    more than recall over 200,000 chunks needs."""
+    """Returns the size of Postgres' shared buffers in MB: a quarter of the memory, as Postgres' manual advises, but at
+    least LEAST_BUFFERS_MB, and not more than recall over 200,000 chunks needs."""
     return min(max(memory_bytes // 4 // 2**20, LEAST_BUFFERS_MB), MOST_BUFFERS_MB)
 
 
