@@ -44,7 +44,8 @@ class McpTools:
         return [self._tool(name, None) for name in self.server.tools]
 
     async def tools(self) -> Sequence[Tool]:
-        """Returns the server's tools. Raises MCPError, OSError, InvalidTool and the errors of the transport."""
+        """Returns the server's tools. Raises Unavailable if the connection cannot be opened, InvalidTool, MCPError and
+        the errors of the transport."""
         client, cursor, listed = await self._connected(), None, dict[str, "types.Tool"]()
         for _ in range(MOST_PAGES):
             page = await client.list_tools(cursor=cursor)
@@ -58,8 +59,8 @@ class McpTools:
         return [self._tool(name, listed[theirs]) for name, theirs in self.server.tools.items()]
 
     async def close(self) -> None:
-        """Closes the connection, and ends the process that it started. Gives up on a server that does not end within
-        CLOSE_S.
+        """Closes the connection, and ends the process that it started. Cancels a connection that does not end within
+        CLOSE_S, and gives up after another CLOSE_S.
         """
         connection, client = self._connection, self._client
         self._connection = self._client = None
@@ -115,7 +116,7 @@ class McpTools:
         return _value(result)
 
     async def _connected(self) -> "Client":
-        """Waits until the connection is open, and returns the client. Raises the errors of opening it."""
+        """Waits until the connection is open, and returns the client. Raises Unavailable."""
         if self._connection is None or self._connection.done():
             self._ended, self._client = asyncio.Event(), asyncio.get_running_loop().create_future()
             self._connection = asyncio.create_task(self._hold(self._client, self._ended), name=f"mcp {self.name}")

@@ -97,7 +97,7 @@ def bounded(value: Any) -> Any:
 
 def fitted(messages: Sequence[dict[str, Any]], most: int, size: Callable[[str], int] = len) -> list[dict[str, Any]]:
     """Returns the messages of earlier rounds. The longest results are cut, so that all results together have at most
-    `most` characters, or tokens as counted by `size`."""
+    `most` characters, or tokens as counted by `size`, besides the note CUT at the end of each cut result."""
     sizes = [size(message["content"]) if message["role"] == "tool" else 0 for message in messages]
     limit, left, results = 0, most, sorted(size for size in sizes if size)
     for at, each in enumerate(results):
@@ -159,8 +159,9 @@ def with_own_ids(calls: Sequence[ToolCall], taken: Collection[str] = ()) -> tupl
 def levels(steps: Sequence[Step], before: Collection[int] = ()) -> tuple[tuple[Step, ...], ...]:
     """Returns the steps in groups that run one after another; steps of a group do not depend on each other.
 
-    before: numbers of steps of earlier plans, which have results. A step that names a result that cannot exist, or that
-    depends on itself through others, is in the first group, with the reason as its error.
+    before: numbers of steps of earlier plans, which have results. A step that names a result that cannot exist is in
+    the first group; steps that wait for each other, and steps that depend on these, are in the last one. Each has the
+    reason as its error.
     """
     numbers = {*before, *(step.number for step in steps)}
     checked = [_with_missing(step, numbers) for step in steps]

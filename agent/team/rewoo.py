@@ -2,8 +2,8 @@
 call answers.
 
 PLAN, EXECUTE and SOLVE are steps of one answer; a plan may instead hand the question to another agent, which then plans
-itself. An agent with the policy "loop" plans again after each EXECUTE, until its plan is the answer. Nothing is
-recorded here: the pieces contain all that a recorder needs.
+itself. An agent with the policy "loop" plans again after each EXECUTE, until its plan is the answer or its rounds or
+its time are used up. Nothing is recorded here: the pieces contain all that a recorder needs.
 """
 
 import asyncio

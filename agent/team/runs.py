@@ -41,8 +41,8 @@ async def list_runs(
 
 
 async def show_run(runtime: Runtime, tenant: str, run: UUID | str, user: str | None = None) -> RunShown:
-    """Returns a run and its steps. run: its id, or the beginning of it. user: the user it must belong to; None for any.
-    Raises NotFound, also if several ids have this beginning, and InvalidToken."""
+    """Returns a run and its steps. run: its id, or at least the first eight digits of it. user: the user it must belong
+    to; None for any. Raises NotFound, also if several ids have this beginning, and InvalidToken."""
     check_place(tenant, user=user)
     digits = str(run).lower().replace("-", "")
     if not _DIGITS.fullmatch(digits):

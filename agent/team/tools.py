@@ -56,7 +56,7 @@ class Records(Protocol):
     async def all(self, kind: str) -> dict[str, dict[str, Any]]: ...
 
     async def put(self, kind: str, key: str, value: Mapping[str, Any], effect: UUID) -> None:
-        """Stores a record only once for each `effect`, however often it is put."""
+        """Stores a record only once for each `effect`, kind and key, however often it is put."""
         ...
 
 

@@ -91,8 +91,8 @@ async def generate_outline(
     topic: Annotated[str | None, Field(description="what the applicant wants to tell")] = None,
     word_limit: Annotated[int, Field(ge=50, le=2000)] = 650,
 ) -> dict[str, Any]:
-    """Returns an outline for an essay: sections with their purpose and number of words, and facts of the applicant's
-    profile that fit the question. The applicant writes the sentences."""
+    """Returns an outline for an essay: sections with their purpose and number of words, and the activities and awards
+    of the applicant's profile, those that fit the question first. The applicant writes the sentences."""
     profile = await profile_of(use.records)
     facts = _fitting(f"{prompt} {topic or ''}", [*profile.activities, *profile.awards])
     sections = [

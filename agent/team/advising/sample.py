@@ -149,7 +149,8 @@ def applicants() -> Sequence[Applicant]:
 
 
 def find_school(id_or_name: str) -> School:
-    """Returns the school with an id or a name in either language. Raises Mistake, which suggests similar names."""
+    """Returns the school with an id or a name in either language, or with a part of a name that no other school has.
+    Raises Mistake, which suggests similar names."""
     wanted = id_or_name.strip().lower()
     for school in schools():
         if wanted in (school.id, school.name.lower(), school.name_zh):

@@ -183,7 +183,8 @@ def tier(probability: float) -> Tier:
 def recommended(
     profile: Profile, fitting: Sequence[School], count: int, tiers: Sequence[Tier]
 ) -> list[tuple[School, Chance]]:
-    """Returns schools from the tiers in turn, each tier's best rank first, so that a list has schools of every tier."""
+    """Returns at most `count` schools by tier and rank. They are taken from the tiers in turn, each tier's best rank
+    first, so that a list has schools of every tier."""
     rated = [(school, chance(profile, school)) for school in sorted(fitting, key=lambda school: school.rank)]
     by_tier = [[pair for pair in rated if pair[1].tier == wanted] for wanted in dict.fromkeys(tiers)]
     turns = [pairs[turn] for turn in range(len(rated)) for pairs in by_tier if turn < len(pairs)]
