@@ -43,7 +43,7 @@ from turnlog.projectors.models.conversation.speech import OFFLINE_MODEL
 MORE_S = 10.0  # added to the time limit of an answer, for pick-up and recording
 LOOK_AGAIN_S = 1.0
 RUN_STEPS = ("run_planned", "run_tool_called", "run_tool_answered", "run_delegated", "run_solved")
-Steps = asyncio.Queue[ProgressStep | None]  # None: nothing arrived for a while
+Steps = asyncio.Queue[ProgressStep | None]  # None: look for the answer on the log
 
 
 class NoAnswer(TurnlogError):
@@ -121,10 +121,11 @@ async def ask(
     context, entered before the question is appended.
 
     Needs a running agent (consumers.roles, or `turnlog up`). If the caller stops early, the answer is still recorded.
-    agent: the type of the agent that answers; None means the default agent. turn_id: the id of the question's turn; a
-    repeated question with the same id is asked once. Raises NoAnswer, InvalidEvent for a blank question, AgentDisabled,
-    NotFound for an unknown agent, or for a conversation that is deleted, even while its answer is made, InvalidToken,
-    TooManyWaiting, LogUnavailable.
+    agent: the type of the agent that answers; None means the choice of the server's team, or without a team the default
+    agent. turn_id: the id of the question's turn; a repeated question with the same id is asked once. Raises NoAnswer,
+    InvalidEvent for a blank question, AgentDisabled, NotFound for an unknown agent, or for a conversation that is
+    deleted, even while its answer is made, Forbidden for a participant who may only read, InvalidToken, TooManyWaiting,
+    LogUnavailable.
     """
     _check(tenant, thread, text, user)
     await check_answers(runtime, tenant, agent)
@@ -153,9 +154,8 @@ async def ask(
 
 
 async def follow(runtime: Runtime, tenant: str, thread: str, seq: int) -> AsyncGenerator[AnswerPiece]:
-    """Yields the remaining pieces of the answer to an earlier question, at least `Answered`.
-
-    seq: from `QuestionStored`. Raises NotFound if the thread has no such request, NoAnswer.
+    """Yields `QuestionStored` and the remaining pieces of the answer to an earlier question, at least `Answered`. seq:
+    from `QuestionStored`. Raises NotFound if the thread has no such request or is deleted meanwhile, NoAnswer.
     """
     request = await question_at(runtime, tenant, thread, seq)
     async with _progress(runtime, request) as arrived:

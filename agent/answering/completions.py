@@ -96,7 +96,8 @@ class CompletionRequest:
 
 @dataclass(frozen=True, slots=True)
 class AnswerIds:
-    """The ids of an answer, yielded before the model is called. thread, receipt: None if nothing is stored."""
+    """The ids of an answer, yielded before the model is called. thread: the conversation that is continued or read;
+    None if there is none. receipt: None if nothing is stored."""
 
     id: UUID
     thread: str | None

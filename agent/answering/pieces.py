@@ -175,7 +175,7 @@ class Progress:
     Steps are core NATS messages and never stored. At a start or restart, a subscriber drops the text so far, which
     comes from a failed attempt. Further fields by kind: context: "context"; tool: "id", "name", "arguments"; result:
     "id", "name", "latency_ms", "is_error", and the tool's result as "text"; error: "code", "retry_after_s"; end:
-    "finish_reason".
+    "finish_reason"; for phase, plan, switch and run see ProgressStep.
 
     said: the text of the current round; if the answer is cancelled, it is recorded as the last turn.
     """

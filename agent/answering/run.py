@@ -41,12 +41,14 @@ class Policy(Protocol):
         ...
 
     def take(self, made: Completion) -> AsyncGenerator[Piece]:
-        """Carries out the model's requests, such as tool calls; yields their pieces, and a Round at the end."""
+        """Carries out the model's requests, such as tool calls; yields their pieces, and a Round at the end unless the
+        model gave nothing."""
         ...
 
 
 async def run(model: ChatModel, policy: Policy) -> AsyncGenerator[Piece]:
-    """Yields the pieces of the answer as they arrive, and a Round after each call of the model. Raises ModelError."""
+    """Yields the pieces of the answer as they arrive, and a Round after each call of the model; a call that gave
+    nothing is counted with the next Round. Raises ModelError."""
     while (asked := await policy.ask()) is not None:
         if asked.phase is not None:
             yield asked.phase

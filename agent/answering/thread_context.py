@@ -35,8 +35,8 @@ FindRelevant = Callable[[], Awaitable[Relevant]]
 
 
 class Transcripts:
-    """Caches the turns of threads. If their number or the last turn differs from Postgres, for example after a removal,
-    the thread is read again.
+    """Caches the turns of threads, and reads only newer ones. If their number then differs from Postgres, for example
+    after a removal, the whole thread is read again.
     """
 
     def __init__(self, keep: int = KEPT_MESSAGES) -> None:
@@ -91,10 +91,10 @@ async def thread_context(
     the read models must have applied it. budget: tokens for the conversation, as in a receipt; None computes it.
     receipts.rebuilt sets all of these from the receipt of an answer. relevant: turns to prefer if not everything fits,
     best first, including pruned turns; a function is called only in this case, and if the turns that it finds hardly
-    answer the question, a line of the context says so. memories: the block of long-term memories, awaited last.
-    answer_tokens: maximum number of tokens in the answer; 0 if unknown. turns: the conversation, if the caller keeps
-    it, as LangGraph does. places: {sequence: position} of all turns of the thread, if `turns` are some of them. notes:
-    the caller's notes, shown before the memories.
+    answer the question, a line of the context says so. memories: the block of long-term memories, awaited after the
+    turns are read. answer_tokens: maximum number of tokens in the answer; 0 if unknown. turns: the conversation, if the
+    caller keeps it, as LangGraph does. places: {sequence: position} of all turns of the thread, if `turns` are some of
+    them. notes: the caller's notes, shown before the memories.
 
     Raises NotFound if the thread has no messages or has not reached as_of_seq, WindowTooSmall.
     """
