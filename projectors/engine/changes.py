@@ -27,7 +27,8 @@ class Upsert:
     update: for each column, SQL that may use `t` (the stored row) and `excluded`; () keeps the stored row.
     where: an SQL condition on both that selects the stored rows to update; "" updates all.
 
-    There must be one row per key: Postgres raises an error for two in one statement. The writer sorts the rows by key.
+    With `update` there must be one row per key, because Postgres raises an error for two in one statement; without it,
+    later rows with the same key are ignored. The writer sorts the rows by key.
     """
 
     table: "sa.Table"

@@ -39,7 +39,8 @@ TRANSACTION_S = 1.0
 FIRST_BACKOFF_S, MAX_BACKOFF_S, MAX_GAP_BACKOFF_S = 0.05, 5.0, 0.5
 STANDBY_POLL_S = 0.5
 LOOK_AGAIN_S = 0.5
-# Seconds to wait for more events after a small batch, because a transaction costs much more than an event in it.
+# Seconds to wait for more events if the next batch would be small, because a transaction costs much more than an event
+# in it.
 REST_S = 0.003
 # An import sends bursts of events with short pauses; background work begun in a pause would slow the next burst.
 QUIET_S = 2.0
@@ -62,7 +63,7 @@ class Runner:
     ) -> None:
         """Creates the runner of one partition. share: the worker's share, if several workers divide the partitions.
 
-        most: the largest size of a batch. rest_s: the wait for more events after a small batch. quiet_s: see
+        most: the largest size of a batch. rest_s: the wait for more events before a small batch. quiet_s: see
         `catching_up`.
         """
         self._log, self._url, self._partition, self._share = log, database_url, partition, share

@@ -49,7 +49,7 @@ def incoming(stored: Stored, signer: Signer | None = None) -> Incoming:
 
 
 def _words(stored: Stored, event: Event) -> bytes:
-    """Returns the event's data as JSON, with its sealed fields opened."""
+    """Returns JSON that contains the event's words: of a sealed event the data, opened, otherwise the entire body."""
     return event.data.model_dump_json().encode() if _SEALED in stored.body else stored.body
 
 

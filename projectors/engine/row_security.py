@@ -75,8 +75,8 @@ FROM pg_roles r WHERE r.rolname = '{ROLE}'"""
 
 
 def protection(schema: str = SCHEMA) -> str:
-    """Returns SQL that creates a policy for every table of a schema with a column `tenant` and lets ROLE read the
-    table.
+    """Returns SQL that creates a policy for every table of a schema with a column `tenant`, and lets ROLE read these
+    tables except UNREADABLE, and the tables SHARED.
 
     It creates ROLE if the connection's user is allowed to; without ROLE it creates policies but no grants. It can run
     repeatedly.

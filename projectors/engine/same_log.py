@@ -42,7 +42,7 @@ class Connections(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Projected:
-    """The log that the rows were made from. log_id: None before the first event. position: the furthest of all
+    """The log that the rows were made from. log_id: None if none is recorded. position: the furthest of all
     projections.
 
     stored_at: when the log stored the event at that position; None if unknown. kept_through: see the table

@@ -29,7 +29,8 @@ END $$"""
 
 
 async def ensure_neighbour_index(conn: Connection, table: sa.Table, model: str, dimensions: int) -> None:
-    """Creates the index of one model, as neighbour_indexes does, before there are many vectors. It reads no rows."""
+    """Creates the index of one model, as neighbour_indexes does, before there are many vectors. If the index exists, it
+    reads no rows of the table."""
     named = hashlib.md5(f"{dimensions} {model}".encode(), usedforsecurity=False).hexdigest()[:8]
     name = f"{table.name}_hnsw_{named}"
     rows = await conn.execute("SELECT to_regclass(quote_ident(%s))", (name,))

@@ -91,7 +91,8 @@ def has_words(text: str, words: str) -> bool:
 
 
 def _boundaries(text: str) -> tuple[set[int], list[str]]:
-    """Returns the words of a text, and the positions at which they begin and end when spaces and marks are removed."""
+    """Returns the positions at which the words of a text begin and end when spaces and marks are removed, and the
+    words."""
     import rjieba
 
     pieces, boundaries, at = list[str](), {0}, 0

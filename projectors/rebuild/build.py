@@ -63,7 +63,7 @@ class Build:
         self.events = 0
 
     async def fill(self, log: Log, partition: int, through: int) -> None:
-        """Applies the partition's events up to `through`. Raises RebuildStopped, GapInLog."""
+        """Applies the partition's events up to `through`. Raises RebuildStopped, GapInLog, KeyUnavailable."""
         if partition not in self._at:
             self._at[partition] = await positions.load(self.conn, self.projections, self.name, partition)
         dropped = await parking.dropped_seqs(self.conn, self._at[partition].at, partition)

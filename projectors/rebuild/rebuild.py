@@ -31,7 +31,7 @@ class SwitchRefused(TurnlogError):
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """The result of a rebuild. events: read from the log; seconds: from start to switch."""
+    """The result of a rebuild. events: read from the log; seconds: from the start until the rows are live."""
 
     projection: str
     events: int
@@ -46,7 +46,7 @@ async def rebuild(
     log: Log, database_url: str, projection: Projection, on_progress: OnProgress = no_progress
 ) -> Rebuilt:
     """Rebuilds the projection while the live projection continues. Raises RebuildStopped, RebuildRunning,
-    SwitchRefused."""
+    SwitchRefused, RowsNotInLog, and errors of the log and of its keys."""
     return (await rebuild_several(log, database_url, [projection], on_progress))[0]
 
 

@@ -47,7 +47,7 @@ async def verify(
     log: Log, database_url: str, projection: Projection, on_progress: OnProgress = no_progress
 ) -> Verified:
     """Compares a snapshot of a projection with a rebuild, while live service continues. Raises RebuildStopped,
-    RebuildRunning."""
+    RebuildRunning, and errors of the log and of its keys."""
     return (await verify_several(log, database_url, [projection], on_progress))[0]
 
 

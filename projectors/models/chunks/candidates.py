@@ -123,7 +123,8 @@ async def by_vector(conn: Connection, scope: Scope, toward: NDArray[np.float32],
 
 
 def _near(scope: Scope, comparison: str, order: str, most: int) -> str:
-    """Returns SQL that selects the rows just before or after `h`, in the order of the index memory_vectors_place."""
+    """Returns SQL that selects up to `most` rows before `h`, or from `h` on, in the order of the index
+    memory_vectors_place."""
     return f"""(SELECT {_COLUMNS} FROM memory_vectors v WHERE v.tenant = %(tenant)s AND v.thread_id = h.thread_id
       AND (v.seq, v.piece, v.id) {comparison} (h.seq, h.piece, h.id) AND {scope.where}
       ORDER BY v.seq {order}, v.piece {order}, v.id {order} LIMIT {most})"""

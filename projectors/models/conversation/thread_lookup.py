@@ -182,7 +182,7 @@ async def participants_in(conn: Connection, tenant: str, thread: str) -> list[Pa
 async def invitations_of(
     conn: Connection, tenant: str, user: str
 ) -> list[tuple[str, str | None, str, ParticipantRole]]:
-    """Returns (thread, owner of the thread, name, role) for each invitation that the user has not accepted, by
+    """Returns (thread, owner of the thread, name, role) for up to 1,000 invitations that the user has not accepted, by
     thread."""
     rows = await conn.execute(
         "SELECT p.thread_id, t.user_id, p.name, p.role FROM thread_participants p "

@@ -12,8 +12,8 @@ MERGE_REASONS: tuple[EndReason, ...] = ("duplicate", "merged", "edited")
 
 
 async def history(conn: Connection, tenant: str, thread: str, memory_id: UUID) -> list[StoredMemory]:
-    """Returns a memory with all memories that it replaced or that replaced it, by valid_from; [] if the id is
-    unknown."""
+    """Returns a memory with the memories that it replaced or that replaced it, directly or through others, at most
+    CHAIN_UP_TO, by valid_from; [] if the id is unknown."""
     return await _chain(conn, tenant, thread, memory_id, None, CHAIN_UP_TO)
 
 
@@ -28,7 +28,7 @@ async def _chain(
 ) -> list[StoredMemory]:
     """Returns the memories that are linked to a memory, directly or through others. reasons: follows only links with
     these reasons; None follows all. OFFSET 0 keeps the planner from moving the look-ups out of the loop, so that each
-    uses its index (see _INDEXED)."""
+    uses its index (see _INDEXED in lookup.py)."""
     is_link = "(%(reasons)s::text[] IS NULL OR {}.closed_reason = ANY(%(reasons)s))"
     rows = await conn.execute(
         f"""

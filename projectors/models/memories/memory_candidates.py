@@ -1,7 +1,7 @@
 """Finds candidates for a question among a user's memories, in four ways: by terms, vector, entities and time.
 
-Input: a scope and a question. Output: up to a few hundred candidates from each way, with the values that all ways need
-for ranking, so that no second query is necessary. All ways are parts of one statement (one round trip);
+Input: a scope and a question. Output: up to a few hundred candidates from all ways together, with the values that all
+ways need for ranking, so that no second query is necessary. All ways are parts of one statement (one round trip);
 candidate_search.py implements the searches by terms and by vector.
 """
 

@@ -1,9 +1,9 @@
 """memories: the memories of a user with their validity and sources.
 
 Events contain the results of decisions (intervals, pending, archived); nothing is decided here. Events are applied
-strictly in order, so the size of batches does not matter. A row stays when its memory is closed; only the daily job
-deletes rows. A forgotten memory keeps its id, its interval and the hash of its content, so that the same content is not
-extracted again.
+strictly in order, so the size of batches does not matter. A row stays when its memory is closed; only the daily job and
+the removal of the user's data delete rows. A forgotten memory keeps its id, its interval and the hash of its content,
+so that the same content is not extracted again.
 
 importance is the value at importance_at, the time when turnlog recorded it (otherwise memories of an imported old
 conversation would be unimportant at once). Decay and reinforcement are not applied here, because their rates are

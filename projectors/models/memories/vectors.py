@@ -100,7 +100,7 @@ async def users_with_vectors(conn: Connection) -> list[VectorsOf]:
 
 
 async def embedded_memories(conn: Connection, of: VectorsOf) -> AsyncIterator[Sequence[Embedded]]:
-    """Yields batches of BATCH memories, ordered by kind."""
+    """Yields batches of up to BATCH memories, ordered by kind."""
     async with conn.transaction(), conn.cursor("memory_compacting", binary=True) as cursor:
         await cursor.execute(
             "SELECT id, kind, content, dedupe_key, importance, importance_at, confidence, access_count, "

@@ -35,8 +35,8 @@ class AgentRun:
 @dataclass(frozen=True, slots=True)
 class RunStep:
     """A step of a run. kind: plan, call, result, delegation or end. name: the name of the tool, or of the agent that
-    takes over. text: the plan, arguments, result or task. calls: the calls of a plan, {"id", "name", "arguments",
-    "after"} each."""
+    takes over. text: the plan, arguments, result, task, or the code of a failed end. calls: the calls of a plan, {"id",
+    "name", "arguments", "after"} each."""
 
     seq: int
     kind: str

@@ -61,8 +61,8 @@ _ENDS = (*((name, f"excluded.{name}") for name in ("agent", "status", "code", "e
 
 
 def project(batch: Sequence[Recorded]) -> list[Change]:
-    """Returns the changes of a batch. A run's plan creates its row and its end completes it; tool calls and their
-    results do not change the row."""
+    """Returns the changes of a batch. A run's first plan creates its row, later plans and delegations update it, and
+    its end completes it; tool calls and their results do not change the row."""
     steps = [(recorded, _step(recorded)) for recorded in batch]
     runs = [
         _run(recorded, step)
