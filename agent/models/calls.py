@@ -69,7 +69,7 @@ class Breaker:
         self._circuits: dict[str | None, _Circuit] = {}
         self._running = 0
         self.on_change: Callable[[bool], None] | None = None  # called when the common circuit opens (True) or closes
-        # Called with the asker after a failure (True), and after a success that ends failures (False).
+        # Called with the asker after a failure (True), and after a success while failures are counted (False).
         self.on_call: Callable[[bool, str | None], None] | None = None
 
     @property
@@ -150,7 +150,7 @@ class Breaker:
 
     @property
     def open_for_s(self) -> float | None:
-        """Returns the seconds since the common circuit opened; None if it is closed."""
+        """Returns the seconds since the common circuit opened; None if it is closed or half-open."""
         opened_at = self._circuits[None].opened_at if self._state(None) == "open" else None
         return None if opened_at is None else self._clock() - opened_at
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from turnlog.agent.models.openai_chat import OpenAIChat
     from turnlog.agent.models.reranking import Reranker
 
-# A summary is not streamed, and a small machine needs minutes to write one. Nobody waits for it.
+# A small machine needs minutes to write a summary, and nobody waits for it.
 SLOW_S = 300.0
 
 

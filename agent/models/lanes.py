@@ -1,8 +1,9 @@
 """Lets answers go before background work at the same model server, because small servers do one thing at a time.
 
 Background calls wait while an answer runs or waits at the server. A running background call is cancelled when an answer
-comes, and repeated later. Only one background call runs at a time. Answers of other processes count as soon as this
-process is told of them (`heard`), which takes a fraction of a second.
+comes, and repeated later. Within a process, only one background call runs at a time. PATIENCE_S after its beginning, a
+background call neither waits nor is cancelled any more. Answers of other processes count as soon as this process is
+told of them (`heard`), which takes a fraction of a second.
 """
 
 import asyncio

@@ -200,7 +200,7 @@ _has_embeddings: dict[tuple[str, str], bool] = {}  # results of this process's p
 
 class ServedOrOffline:
     """An Embedder for a chat server that may lack embeddings: uses those of the server, or the offline model if it has
-    none. The server is asked once per process (`ready`), and the result is logged in one line.
+    none. Each process asks the server until it has answered once (`ready`); that it has none is logged in one line.
 
     While the server is unavailable, its model counts as chosen. If embed_passages or embed_query finds out that the
     other model must be used, it raises ModelUnavailable, so that no vectors are stored under the wrong model name.

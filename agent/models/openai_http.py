@@ -81,7 +81,8 @@ def _data(event: bytes) -> bytes:
 
 
 class Chunks(AsyncStream[ChatCompletionChunk]):
-    """The chunks of a streamed answer. Raises errors of `openai`, and ValueError if an event is not JSON.
+    """The chunks of a streamed answer. Raises errors of `openai`, ValueError if an event is not JSON, and NotAnAPI if
+    an event is too large.
 
     `close` ends all generators that read from the connection; the stream of `openai` leaves that to the garbage
     collector.

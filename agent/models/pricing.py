@@ -16,7 +16,7 @@ BUNDLED = "prices.toml"
 
 
 class Price(BaseModel):
-    """USD for a million tokens. source: its origin; compared: when it was last compared with the source."""
+    """USD for a million tokens. source: its origin; compared: when it was last compared with other tables of prices."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     input: float = Field(ge=0)

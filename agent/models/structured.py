@@ -38,7 +38,8 @@ async def with_format(
     """Calls `create` with the options that request `wanted`, and again in a simpler form if that is refused (400, 422).
 
     Once a simpler form was accepted, this process no longer tries the refused form: only then is it certain that the
-    form was the reason, and not another part of the request. Raises the errors of `create` for the simplest form.
+    form was the reason, and not another part of the request. Raises the errors of `create`, except refusals of a form
+    that is not the simplest.
     """
     start = _first.get((server, model), 0)
     for index in range(start, len(FORMS) - 1):
