@@ -186,7 +186,7 @@ REMEMBERED = 1_000
 
 class Access:
     """Verifies credentials and issues tickets. Each runtime has one instance: `runtime.cached(Access)`. Raises
-    InvalidSetting if there is no usable secret."""
+    InvalidSetting if there is no usable secret, or if the external issuer is configured incompletely."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime

@@ -126,7 +126,8 @@ async def list_keys(
     runtime: Runtime, tenant: str, user: str | None = None, by: Identity | None = None
 ) -> list[KeyInfo]:
     """Returns the keys, including revoked and expired ones, oldest first. user: None means the whole tenant. by: only
-    keys that this identity could have created; None means the operator of this machine. Raises InvalidToken."""
+    keys that this identity could have created; None means the operator of this machine. Raises InvalidToken,
+    NotProjectedInTime, LogUnavailable."""
     check_place(tenant, user=user)
     async with runtime.reading(*READS) as conn, conn.cursor(row_factory=class_row(KeyInfo)) as cursor:
         keys = await (await cursor.execute(_LIST, (tenant, user, user))).fetchall()

@@ -20,13 +20,14 @@ Limits = dict[Plan, dict[LimitName, float]]
 
 
 class InvalidLimit(TurnlogError):
-    """A limit or plan has an unknown name, or a limit is not a number of at least 0."""
+    """A limit or plan has an unknown name, there are no limits, or a limit is not a number from 0 to 1e12."""
 
     code = "invalid-limit"
 
 
 async def limits_of(runtime: Runtime, tenant: str) -> Limits:
-    """Returns the limits by plan and name; defaults for those that were not changed. Raises InvalidToken."""
+    """Returns the limits by plan and name; defaults for those that were not changed. Raises InvalidToken,
+    NotProjectedInTime, LogUnavailable."""
     check_place(tenant)
     async with runtime.reading(*READS, of=(tenant, LIMITS_THREAD)) as conn:
         rows = await conn.execute(
@@ -46,8 +47,8 @@ async def change_limits(
 
     plan: user, or vip, which applies to admins too. event_id: repeated calls with the same id are stored once.
 
-    Raises InvalidLimit, InvalidToken; ThreadParked if an earlier event could not be read, because the change would have
-    no effect.
+    Raises InvalidLimit, InvalidToken, NotProjectedInTime, LogUnavailable; ThreadParked if an earlier event could not be
+    read, because the change would have no effect.
     """
     check_place(tenant)
     try:

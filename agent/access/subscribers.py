@@ -123,7 +123,7 @@ async def list_subscribers(runtime: Runtime, tenant: str) -> list[SubscriberInfo
 
 async def remove_subscriber(runtime: Runtime, tenant: str, name: str, admit: Admit) -> RemovedSubscriber:
     """Removes a subscriber: its position is lost, and it can no longer connect. Raises InvalidToken, NotFound,
-    LogUnavailable."""
+    LogUnavailable, and the errors of admit."""
     durable = subscriber_durable(tenant, name)
     with nats_errors(f"NATS did not remove the durable {durable}"):
         try:

@@ -118,7 +118,8 @@ class Failure:
 async def create_webhook(
     runtime: Runtime, tenant: str, name: str, url: str, types: Sequence[str] = TYPES, content: bool = False
 ) -> NewWebhook:
-    """Creates a webhook for the tenant's future events. Raises InvalidToken, WebhookExists, RefusedTarget."""
+    """Creates a webhook for the tenant's future events. Raises InvalidToken, WebhookExists, RefusedTarget,
+    InvalidSetting, LogUnavailable."""
     durable = webhook_durable(tenant, name)
     await pinned(runtime.settings, url)
     if await _durable(runtime, durable) is not None:
@@ -176,7 +177,8 @@ async def list_failures(runtime: Runtime, tenant: str, name: str | None = None) 
 
 
 async def retry_failure(runtime: Runtime, tenant: str, name: str, seq: int) -> bool:
-    """Sends a given-up event again now; returns whether the target accepted it. Raises NotFound, LogUnavailable."""
+    """Sends a given-up event again now; returns whether the target accepted it. Raises InvalidToken, NotFound,
+    LogUnavailable, KeyUnavailable."""
     info = await _durable(runtime, webhook_durable(tenant, name))
     if info is None:
         raise _unknown(name)
@@ -209,7 +211,7 @@ async def give_up(runtime: Runtime, tenant: str, name: str, seq: int, error: str
 
 async def deliver(runtime: Runtime, tenant: str, hook: Webhook, stored: Stored) -> None:
     """Sends one event. Its webhook-id is the event's id, so that a receiver recognises repetitions. For a redaction, it
-    sends the redacted event, if its type is one to send. Raises NotDelivered, KeyUnavailable."""
+    sends the redacted event, if its type is one to send. Raises NotDelivered, KeyUnavailable, InvalidSetting."""
     if parse_stored(stored.subject).type == REDACTED and REDACTED not in hook.types:
         replacing = replacement(stored.seq, stored.subject, stored.body, runtime.log.signer)
         if replacing is None or parse_stored(replacing.subject).type not in hook.types:

@@ -42,7 +42,7 @@ class Shares(dict[tuple[str, str, Kind], Share]):
 
 @contextlib.asynccontextmanager
 async def in_share(runtime: Runtime, tenant: str, user: str, kind: Kind) -> AsyncIterator[None]:
-    """Runs the block as one of the user's AT_ONCE requests in this process, in order of arrival.
+    """Runs the block as one of the user's AT_ONCE requests of this kind in this process, in order of arrival.
 
     Raises TooManyWaiting if WAITING others are already waiting, or after PATIENCE_S.
     """

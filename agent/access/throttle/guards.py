@@ -31,8 +31,8 @@ SLOT_RETRY_S = 1.0
 @dataclass(frozen=True, slots=True)
 class Guard:
     """A limit and its use. resets_at: when a full window has room for one more request, or the oldest request leaves a
-    window that is not full; for a quota, the next day or month (UTC); None if nothing is used, and for concurrent
-    requests."""
+    window that is not full; for a quota, the beginning of the next day or month (UTC); None for an empty window and for
+    concurrent requests."""
 
     name: LimitName
     limit: float
