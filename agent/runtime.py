@@ -168,8 +168,8 @@ class Runtime:
     ) -> AsyncIterator[Connection]:
         """Yields a connection once the named projections, or all, have applied the events that are on the log now.
 
-        of: tenant and thread; only the last event of this thread must be applied. without, timeout_s: as in
-        wait_until_projected. Raises NotProjectedInTime, LogUnavailable.
+        of: tenant and thread; only the last event of this thread must be applied, and names must be given. without,
+        timeout_s: as in wait_until_projected. Raises NotProjectedInTime, LogUnavailable.
         """
         if of is None:
             await self.wait_until_projected(timeout_s, names, without)
@@ -186,7 +186,7 @@ class Runtime:
         turns_of: str | None = None,
     ) -> None:
         """Waits until the named projections, or all, have applied the events that are on the log now. Raises
-        NotProjectedInTime.
+        NotProjectedInTime, LogUnavailable.
 
         without: projections that are not waited for while they are rebuilt for a newer version. turns_of: a tenant;
         only its turns must be applied, not later events such as those of the embedder.

@@ -275,7 +275,7 @@ def team_secret(name: str) -> str | None:
 
 
 def unknown_variables() -> list[str]:
-    """Returns environment variables that look like settings but are unknown, such as misspelt ones, and so have no
+    """Returns environment variables that begin with TURNLOG_ but are unknown, such as misspelt ones, and so have no
     effect."""
     aliases = [field.validation_alias for field in Settings.model_fields.values()]
     known = {name for alias in aliases if isinstance(alias, AliasChoices) for name in alias.choices}
