@@ -148,7 +148,8 @@ async def export_log(
     events were stored.
 
     Files that exist are replaced. since: the first day. words: decrypt the fields that are sealed with users' keys; an
-    erasure, redaction or retention does not change such files. Raises MissingExtra, LogUnavailable, OSError.
+    erasure, redaction or retention does not change such files. Raises MissingExtra, InvalidToken, LogUnavailable,
+    OSError.
     """
     _, pq = parquet()
     schema, writer, path, counted, rows = _schema(), None, None, [0, 0], list[dict[str, Any]]()

@@ -95,8 +95,8 @@ async def plan_erasure(
     belong to the person, as labels joined by dots. strings: strings to search for afterwards, in addition to the
     person's own words.
 
-    Raises InvalidToken, StringsTooShort, and NotFound if nothing is stored about the person. It does not raise NotFound
-    if the person was erased before and there are strings to search for.
+    Raises InvalidToken, StringsTooShort, LogUnavailable, NotProjectedInTime, and NotFound if nothing is stored about
+    the person. It does not raise NotFound if the person was erased before and there are strings to search for.
     """
     plan = await planned(ErasureScope(runtime, reach), person_of(tenant, user, namespaces), strings)
     if plan.is_empty and not (plan.last and strings):
@@ -122,7 +122,7 @@ async def erase_person(
     receipt. full: use VACUUM FULL, which locks each table.
 
     An erasure cannot be undone; one that was killed can be run again. Raises LogUnavailable, DatabaseUnavailable,
-    NotProjectedInTime.
+    NotProjectedInTime, MissingExtra.
     """
     return await erase.erase(ErasureScope(runtime, reach), plan, reason, full)
 

@@ -1,6 +1,6 @@
 """Implements the decay job, which archives, expires and deletes memories by their age and importance.
 
-Input: every memory of all tenants. Output: MemoriesReviewed events, one per user and batch.
+Input: every valid or archived memory of all tenants. Output: MemoriesReviewed events, one per user and batch.
 """
 
 import itertools

@@ -131,7 +131,7 @@ def scan_files(
     paths: Iterable[tuple[str, Path]], search_strings: SearchStrings, scan: Scan, on_progress: OnProgress
 ) -> None:
     """Searches files for the strings. paths: pairs (kind, file). Files that cannot be read are counted separately;
-    files that were removed meanwhile are skipped."""
+    files that were removed meanwhile are skipped. Raises MissingExtra for a Parquet file without pyarrow."""
     every = list(paths)
     for at, (kind, path) in enumerate(every):
         try:

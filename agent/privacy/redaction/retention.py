@@ -2,8 +2,9 @@
 limit is a setting; users may choose a shorter one.
 
 Old events are deleted, and only events that must stay without the old words are replaced, so that the log of a long
-conversation shrinks. A conversation that has only old turns is removed completely. If a younger turn repeats words of
-an old one, these words stay until the younger turn is too old.
+conversation shrinks. A conversation whose turns and checkpoints are all old is removed completely; only its events
+without words stay in the log, for the statistics. If a younger turn repeats words of an old one, these words stay until
+the younger turn is too old.
 """
 
 import asyncio
