@@ -48,7 +48,8 @@ def additions(text: str) -> list[Range]:
 
 
 def blocks(text: str) -> list[Range]:
-    """Returns the ranges of elements that begin a line, except elements for a person's words and text formatting."""
+    """Returns the ranges of closed elements that begin a line or follow a tag, except elements for a person's words and
+    text formatting."""
     return list(_elements(text, None))
 
 
@@ -70,9 +71,10 @@ def hidden(text: str, ranges: Collection[Range], by: str) -> str:
 def _elements(text: str, names: re.Pattern[str] | None) -> Iterator[Range]:
     """Yields the ranges of elements.
 
-    names: pattern of the elements to yield, anywhere in a line; one that begins a line and is not closed extends to the
-    end of the text. The tags around a person's words are yielded too, without these words. None: yields every closed
-    element that begins a line, except elements for a person's words and text formatting.
+    names: pattern of the elements to yield, anywhere in a line; one that begins a line or follows a tag, and is not
+    closed, extends to the end of the text. The tags around a person's words are yielded too, without these words. None:
+    yields every closed element that begins a line or follows a tag, except elements for a person's words and text
+    formatting.
     """
     end = 0
     for tag in _TAG.finditer(text):

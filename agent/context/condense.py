@@ -45,7 +45,8 @@ def _cut_result(block: dict[str, Any], tool_max: int) -> dict[str, Any]:
 
 
 def _cut_content(content: str | list[dict[str, Any]], tool_max: int) -> str | list[dict[str, Any]]:
-    """Returns the content of a tool result: a short text unchanged, other content as a cut text."""
+    """Returns the content of a tool result: a short text unchanged, other content as one text of at most `tool_max`
+    characters and MARK. Content with tool_result blocks keeps its blocks, and each result in it is cut."""
     if not isinstance(content, str) and any(block["type"] == "tool_result" for block in content):
         return _condense_blocks(content, False, tool_max)
     text = result_text(content)

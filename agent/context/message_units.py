@@ -59,7 +59,8 @@ class Remark(NamedTuple):
 
 @dataclass(slots=True)
 class Turns:
-    """The grouped conversation. dropped: messages in no unit; altered: messages shown in another form."""
+    """The grouped conversation. dropped: messages in no unit; altered: messages shown in another form, or only in
+    part."""
 
     units: list[Unit] = field(default_factory=list)
     dropped: list[Remark] = field(default_factory=list)

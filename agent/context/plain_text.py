@@ -12,7 +12,8 @@ _CAPTION = re.compile(r"\[image: (?:an? (?:\w+ )?(?:photo|photograph|photography
 
 
 def content_text(content: str | list[dict[str, Any]], tool_chars: int = 400) -> str:
-    """Returns the text of a message, without thinking and images; tool results are cut to tool_chars."""
+    """Returns the text of a message, without thinking and images. Of blocks, a tool call becomes `[call name]`, and a
+    tool result is cut to tool_chars; content that is a string is never cut."""
     if isinstance(content, str):
         return content
     return "\n".join(part for block in content if (part := _block(block, tool_chars)))

@@ -59,8 +59,8 @@ class Remarks:
 class ContextReceipt:
     """The sources of a context. Its size does not grow with the thread.
 
-    dropped: turns that are not shown. remarks: why turns are not shown, or not shown as stored. state: all turns from
-    which the context was built.
+    dropped: turns that are not shown. remarks: why turns are not shown, or not in the form of their tier. state: all
+    turns from which the context was built.
 
     context_hash: SHA-256 of the messages' JSON; the same input always gives the same hash.
     """
@@ -86,8 +86,8 @@ class ContextReceipt:
 class Context:
     """The messages of a request, the system prompt first, and their receipt. budget: tokens of all tiers.
 
-    dropped: every turn that is not shown, with the reason. altered: every turn that is shown in another form than
-    stored, with the reason.
+    dropped: every turn that is not shown, with the reason. altered: every turn that is shown in another form than that
+    of its tier (unchanged, or condensed in tier 2), with the reason.
     """
 
     messages: list[Wire]
@@ -147,8 +147,8 @@ def answer_receipt(
     settings: ReceiptSettings,
     recalled_chunks: tuple[str, ...] = (),
 ) -> AnswerReceipt:
-    """Returns the event that stores the receipt. recalled_chunks: ids of chunks that the tool loop fetched after the
-    context was built."""
+    """Returns the data of the event that stores the receipt. recalled_chunks: ids of chunks that the tool loop fetched
+    after the context was built; the event has at most MOST_CHUNKS ids."""
     return AnswerReceipt(
         request_id=request_id,
         turn_id=turn_id,

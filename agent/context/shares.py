@@ -10,7 +10,7 @@ from turnlog.agent.context.window import output_reserve
 @dataclass(frozen=True, slots=True)
 class MessageShare:
     """One message of the context. part: `system`, `memories`, or its tier. seq: of the stored turn, or of the summary
-    in tier 1; None for other messages."""
+    in tier 1 (0 if that has only topics); None for other messages."""
 
     part: str
     seq: int | None

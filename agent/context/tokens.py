@@ -150,9 +150,10 @@ class TokenCounter:
         return self.cached_text(json.dumps(tools, ensure_ascii=False, separators=(",", ":")))
 
     def once(self, message: Message, variant: Hashable, count: Callable[[], int]) -> int:
-        """Returns the count of one form of a message, computed only once because stored messages never change.
+        """Returns the count of one form of a message, computed once while it is cached, because stored messages never
+        change.
 
-        Two generations approximate an LRU cache: a hit takes one look-up, and old entries are dropped in bulk.
+        Two generations approximate an LRU cache: a hit takes one or two look-ups, and old entries are dropped in bulk.
         """
         key = (message.event_id.int, variant)
         known = self._young.get(key)

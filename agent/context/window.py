@@ -125,7 +125,8 @@ def results_room(window: int, taken: int) -> int:
 
 
 def budget_for(model: str, window: int, system: int, tools: int, answer: int = 0) -> Budget:
-    """Returns window - 10 % safety - output reserve - system prompt - tools, all in tokens.
+    """Returns the Budget of a request, whose `budget` is window - 10 % safety - output reserve - system prompt - tools,
+    all in tokens.
 
     window: 0 infers it from the model (MEMORY_CONTEXT_WINDOW). answer: maximum number of tokens in the answer; 0 if
     unknown. The reserve is output_reserve, or `answer` if that is larger. Raises WindowTooSmall if fewer than 128

@@ -200,8 +200,8 @@ def _parts(blocks: Blocks, role: str, options: WireOptions) -> Blocks:
 
 
 def _part(block: dict[str, Any], role: str, options: WireOptions) -> dict[str, Any] | None:
-    """Returns a block as a content part; None for calls and results, which are sent separately, and for thinking that
-    is not sent."""
+    """Returns a block as a content part; None for calls and results, which are sent separately, for empty text, and for
+    thinking that is not sent."""
     kind = block["type"]
     if kind == "text":
         return {"type": "text", "text": block["text"]} if block["text"] else None
@@ -227,7 +227,8 @@ def _result_block_text(block: dict[str, Any]) -> str:
 
 
 def _put_name(wire: Wire, name: str) -> None:
-    """Adds the speaker: as `name` if the API accepts it, otherwise before the text, such as "小明: "."""
+    """Adds the speaker: as `name` if that is an ASCII name of at most 64 characters (with "_" for those that the API
+    refuses), otherwise before the text, such as "小明: "."""
     ascii_name = _NOT_NAME.sub("_", name).strip("_") if name.isascii() else ""
     if _NAME.fullmatch(name):
         wire["name"] = name

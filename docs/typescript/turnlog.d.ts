@@ -4731,7 +4731,7 @@ export interface components {
         /**
          * MessageShare
          * @description One message of the context. part: `system`, `memories`, or its tier. seq: of the stored turn, or of the summary
-         *     in tier 1; None for other messages.
+         *     in tier 1 (0 if that has only topics); None for other messages.
          */
         MessageShare: {
             /** Part */
