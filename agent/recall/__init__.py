@@ -14,7 +14,7 @@
              because often only the question names the subject ("Where was it taken?" "Banff.")
    speaker   a bonus when the query names the chunk's speaker
    question  a penalty for turns that are questions: they name the subject but do not contain the answer
-   opens     a bonus for the first turn after a pause, which often contains news
+   opens     a bonus for the first turn after a pause if another turn follows soon; it often contains news
    detail    a bonus for a number, a name or a quotation; in a thread with an assistant, long turns get smaller values
              of question, opens and detail
    assistant a penalty for long answers of the assistant: they lose a part of their points for words, unless the

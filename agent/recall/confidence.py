@@ -63,8 +63,8 @@ def doubt(evidence: Evidence | None, question: str, also: Iterable[str]) -> str 
 def evidence_for(
     text: str, scope: ScopeIndex, best: int | None, allowed: NDArray[np.bool_] | None = None
 ) -> Evidence | None:
-    """Returns a scope's evidence for an answer; None for a text without search words. best: number of the best
-    chunk. allowed: as for `rank`."""
+    """Returns a scope's evidence for an answer; None for a text without search words other than speakers' names. best:
+    number of the best chunk; None if there is none. allowed: as for `rank`."""
     asked = list(dict.fromkeys(to_terms(text)))
     names = scope.names - ROLES
     words = [word for word in asked if word not in names]

@@ -12,9 +12,9 @@ from turnlog.projectors.models.conversation.message import newest_from
 
 # Turns to recall per episode, because the search may find the question, its answer and the tool results between them.
 TURNS_AN_EPISODE = 4
-# The default number of episodes in a context. Share of the LoCoMo evidence in windows of 2,000 and 8,000 tokens
-# (tests/benchmarks/evidence.py): 6 and 23 % with 0 episodes, 80 and 84 % with 5, 83 and 89 % with 8, 83 and 90 % with
-# 10, 83 and 93 % with 15. If 10 episodes get only half of tier 2: 79 and 90 %.
+# The default number of episodes in a context. Share of the LoCoMo evidence in windows of 2,000 and 8,000 tokens when it
+# was chosen: 6 and 23 % with 0 episodes, 80 and 84 % with 5, 83 and 89 % with 8, 83 and 90 % with 10, 83 and 93 % with
+# 15; 79 and 90 % if 10 episodes get only half of tier 2. docs/benchmarks.md has the present shares for 0 and 10.
 EPISODES = 10
 
 
@@ -38,8 +38,9 @@ async def relevant_episodes(
 ) -> list[RelevantEpisode]:
     """Returns up to k episodes that are most relevant to a query, best first; [] for a blank query.
 
-    The search uses vector and words, or words alone if there is no vector (`recall.degraded` then has the reason).
-    before_seq: turns from this sequence on are excluded, because they are still in the window.
+    The search uses vector and words, or words alone if there is no vector (`recall.degraded` then has the reason, but
+    is None if `recall` has no embedder). before_seq: turns from this sequence on are excluded, because they are still
+    in the window.
     """
     if k < 1 or not query.strip():
         return []
@@ -68,8 +69,9 @@ async def relevant_turns(
     """Returns the turns of the k most relevant episodes, for a context. recall: must be used only for this search,
     because its `evidence` is read afterwards.
 
-    recent: number of newest messages to exclude: a context contains them anyway, and they would get higher scores
-    because they are near the question. asked_seq: sequence of the question if it is on the log already.
+    recent: number of newest messages to exclude, not counting results of tool calls: a context contains them anyway,
+    and they would get higher scores because they are near the question. asked_seq: sequence of the question if it is on
+    the log already.
     """
     if scope.thread is None or k < 1:
         return Relevant(query)

@@ -31,7 +31,8 @@ class HybridHistory:
     the newest and of the recalled messages.
 
     chunk_ids: ids of the chunks that recall found, for a receipt. degraded: why vectors were not used; None if they
-    were. evidence: the evidence for an answer in the older turns; None if the query is not a question.
+    were, if there is no embedder, or if no search was made. evidence: the evidence for an answer in the older turns;
+    None if the query is not a question.
     """
 
     messages: list[Message]
@@ -55,7 +56,8 @@ async def hybrid_history(
 ) -> HybridHistory:
     """Returns the last `recent_turns` turns and the `top_k` most relevant episodes before them; both may be 0.
 
-    A turn here is a user's question with everything up to its answer. query: if it is blank, no episode is recalled.
+    A turn here is a user's question with everything up to its answer; newest_exchanges tells what is returned if users
+    send several turns in a row. query: if it is blank, no episode is recalled.
     before_seq: sequence of the question if it is on the log already; the history ends before it. Only the newest and
     the recalled messages are read, not the complete thread. Raises InvalidRecall for a negative number.
     """

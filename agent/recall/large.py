@@ -1,9 +1,9 @@
 """Implements recall in a large scope, with statistics from a sample and candidates from indexes.
 
 A random sample provides the document frequencies and mean length for BM25, and the mean and covariance of the vectors.
-It is kept until the scope has grown or shrunk by a tenth. A query then reads a bounded number of rows: chunks with its
-rare words, chunks with pairs of its common words, chunks with the nearest vectors, and the neighbours of the best
-candidates.
+It is kept until the scope has grown or shrunk by more than a tenth, or its share of chunks with vectors has changed by
+more than 10 points. A query then reads a bounded number of rows: chunks with its rare words, chunks with pairs of its
+common words, chunks with the nearest vectors, and the neighbours of the best candidates.
 """
 
 import asyncio

@@ -175,7 +175,8 @@ async def recalled_block(
     window: int | None = None,
     message_count: int = 0,
 ) -> MemoryBlock:
-    """Returns the block of the user's memories for a question; empty without a user or a question.
+    """Returns the block of the user's memories for a question; empty without a user or a question, or if the settings
+    switch long-term memory off.
 
     model, window: those of the request that gets the block; window None means that of the settings. message_count:
     number of turns in the conversation.

@@ -132,7 +132,8 @@ def _ranked(
 
 
 def _rarity(about: int, of: int) -> float:
-    """Returns 1 if a single memory is about the entities, and a value near 0 if half of the memories are."""
+    """Returns 1 if a single memory is about the entities, less if more are, and nearly 0 if all of many memories
+    are."""
     if not about:
         return 0.0
     return log1p((of - about + 0.5) / (about + 0.5)) / log1p((of - 0.5) / 1.5)
@@ -153,8 +154,8 @@ def _nearness(cosine: float, usual: float, spread: float, far: float) -> float:
 
 
 TOP_K = 5
-MAX_TERMS = 32  # terms of a question that are used; more do not change the result
-ANSWER_PATIENCE_S = 1.0  # a person waits for the answer; after this time, memories are found by words alone
+MAX_TERMS = 32  # the first terms of a question, and of its synonyms, that are used; the others are ignored
+ANSWER_PATIENCE_S = 1.0  # a person waits for the answer; after this time, memories are found without vectors
 _WITHOUT = "words, entities and dates only"
 
 
@@ -183,7 +184,8 @@ class RecalledMemory:
 @dataclass(frozen=True, slots=True)
 class MemoriesFound:
     """The result of a search over memories. memories: best first. degraded: why vectors were not used; None if they
-    were. dates, names: dates and entity names in the question. has_any: whether the user has memories at all."""
+    were, or if there was nothing to search. dates, names: dates and entity names in the question. has_any: whether the
+    user has memories at all; if not, dates is ()."""
 
     memories: tuple[RecalledMemory, ...] = ()
     degraded: str | None = None

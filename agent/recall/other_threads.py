@@ -1,8 +1,8 @@
 """Finds turns of a user's other conversations for the model's context in a new conversation.
 
 The turns are a separate message with the role of the user, after the memories. A receipt contains only the ids of their
-chunks: an id is a hash of day, speaker and words, so it leads to the same line again as long as the conversation
-exists.
+chunks: an id is a hash of conversation, day, speaker and words, so it leads to the same line again as long as the
+conversation exists.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,11 +44,12 @@ _Asked = Mapping[tuple[str, int], Message]
 async def other_turns(
     conn: Connection, recall: Recall, tenant: str, thread: str, user: str, question: str, now: datetime, secrets: bool
 ) -> list[Found]:
-    """Returns the best turns for a question from the user's other threads: turns of the user and the answers to them.
+    """Returns up to MOST_TURNS best turns for a question from the user's other threads: turns of the user and the
+    answers to them.
 
     recall: must be used for this search alone. now: the time on the user's clock. secrets: whether turns with secrets
-    are returned. Turns that were the source of a forgotten memory are left out, and so are answers that repeat words of
-    such a turn or of a turn with a secret.
+    are returned. Turns that were the source of a forgotten memory are left out with the answers to them, and so are
+    answers that repeat words of such a turn or of a turn that is left out for its secret.
     """
     here = {thread, *(parent for parent, _ in await parents(conn, tenant, thread))}
     scope, zone = Scope(tenant, user=user), now.tzinfo or UTC

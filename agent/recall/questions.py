@@ -18,7 +18,7 @@ Kind = Literal["fact", "order", "summary"]
 WordsOf = Literal["people", "user", "anyone"]
 
 MOST_PARTS = 3  # each is a separate search with its share of the k turns
-MAX_CHARS = 2_000  # a longer text is searched for without being analysed
+MAX_CHARS = 2_000  # a longer text is one part: it is searched for as it is
 
 _WH = "what|where|who|whom|whose|when|which|why|how"
 _ASKS = re.compile(

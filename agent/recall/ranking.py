@@ -157,7 +157,8 @@ def _first(query: Query, scope: ScopeIndex, weights: Weights, allowed: NDArray[n
 
 
 def _ranked(first: _First, in_thread: Floats, scope: ScopeIndex, k: int, weights: Weights) -> list[Scored]:
-    """Returns the k best chunks. in_thread: the best total in the thread of each chunk."""
+    """Returns the k best chunks. in_thread: for each chunk, the best total in its thread, plus the mean of the best
+    totals there for all parts of the question."""
     in_session = _best_of(scope.session, first.total, first.usable)
     parts = {**first.parts, "thread": in_thread * weights.thread, "session": in_session * weights.session}
     total = first.total + parts["thread"] + parts["session"]

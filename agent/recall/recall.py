@@ -38,7 +38,7 @@ READS_OF_MEMORIES = ("memories", "entities")
 
 
 class BadQuery(TurnlogError):
-    """A query lacks its text or its scope."""
+    """A query lacks its text or its scope, or combines options that exclude each other."""
 
     code = "bad-query"
 
@@ -121,7 +121,8 @@ async def recall(
     that all texts of the result may have together; memories are added before turns. keyword_only: do not use vectors.
     kinds, min_importance (0 to 1): only memories of these kinds with at least this current importance, and no turns. k:
     MEMORY_RECALL_TOP_K by default. for_model: return no memories if the user does not allow them in prompts. An
-    archived thread is restored. Raises BadQuery, NotFound, InvalidToken, InvalidMemory for an unknown kind.
+    archived thread is restored. Raises BadQuery, NotFound, InvalidToken, InvalidMemory for an unknown kind or a
+    min_importance that is not between 0 and 1.
     """
     query = storable(query if query.strip() else topic or "")
     is_filtered = bool(kinds) or min_importance > 0

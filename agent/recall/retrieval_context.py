@@ -33,9 +33,10 @@ EVERYTHING = 100  # maximum number of memories for a question that asks for all 
 @dataclass(frozen=True, slots=True)
 class RetrievalContext:
     """Everything that was retrieved for a message. memories: best first, each with `explain()`. always: further
-    memories that a model gets with any question: all memories if the user has at most top_k, otherwise those about
-    health. entities: entities named in the message or in the memories, most mentioned first. message_count: number of
-    turns in the conversation. degraded: why vectors were not used, or None."""
+    memories that a model gets with any question: all memories if the user has at most top_k (or at most EVERYTHING, if
+    the message asks for all), otherwise up to ten about health. entities: entities named in the message or in the
+    memories, most mentioned first. message_count: number of turns in the conversation. degraded: why vectors were not
+    used, or None."""
 
     memories: tuple[RecalledMemory, ...] = ()
     always: tuple[StoredMemory, ...] = ()

@@ -188,9 +188,9 @@ class ScopeIndex(Chunks):
     """The index for ranking over n chunks, in order of (thread, position).
 
     monologue: 1 for chunks of threads in which one person speaks alone. people: 1 for chunks of threads in which no
-    assistant speaks. opens: 1 for the first chunk after a pause. thread, session: numbers, in ascending order.
-    distance: distance[d-1][i] is the number of turns from chunk i to chunk i + d; 0 across threads. statistics:
-    those of the complete scope.
+    assistant speaks. opens: 1 for the first chunk after a pause if another chunk follows soon. thread, session:
+    numbers, in ascending order. distance: distance[d-1][i] is the number of turns from chunk i to chunk i + d; 0 across
+    threads. statistics: those of the complete scope.
     """
 
     count: int

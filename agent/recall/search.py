@@ -1,6 +1,7 @@
 """Searches the database for turns: scope → chunks → ranked turns.
 
-A small scope is loaded completely and cached until it changes; for a large scope, a sample is cached (large.py).
+A small scope is loaded completely and cached, and new chunks are added to it; for a large scope, a sample is cached
+(large.py).
 """
 
 import asyncio
@@ -51,12 +52,13 @@ class QueryEmbedder(Protocol):
 
 
 class Recall:
-    """Finds turns. Without an embedder, or if it fails, the search uses keywords only, and `degraded` has the reason. A
-    reranker orders the result; if it fails or is slow, the order stays, and `degraded` says so.
+    """Finds turns. Without an embedder, the search uses keywords only; it does so too if the embedder fails or nothing
+    has a vector, and `degraded` then has the reason. A reranker orders the result; if it fails or is slow, the order
+    stays, and `degraded` says so.
 
     asker: as in a ChatRequest. question: the analysis of the last query. evidence: the evidence for the part of it that
     is answered best; None if it cannot be judged, as for an order or a summary. evidence_of_parts: the evidence for
-    each part, also for an order or a summary.
+    each part, also for an order or a summary; [] if the scope is empty.
     """
 
     def __init__(self, embedder: QueryEmbedder | None, reranker: TurnReranker | None = None) -> None:
@@ -215,8 +217,8 @@ def _in_turn(by_part: Sequence[Sequence[Recalled]], k: int) -> list[Recalled]:
 
 
 def recall_of(runtime: Runtime, asker: str | None, keyword_only: bool = False) -> Recall:
-    """Returns the runtime's search over turns; its caches are shared, but `asker` and `degraded` belong to the
-    caller."""
+    """Returns the runtime's search over turns; its caches are shared, but `asker` and the values that a search sets,
+    such as `degraded`, belong to the caller."""
     search = copy(runtime.cached(_keywords if keyword_only else _vectors))
     search.asker = asker
     return search

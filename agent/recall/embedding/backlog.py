@@ -22,8 +22,9 @@ class Backlog:
     """Texts without a vector of the present embedding model.
 
     more: there are more texts than `chunks` and `memories`, because counting stopped at COUNT_TO of each; seconds_left
-    then covers only the counted texts. texts_per_s: measured over the rounds of all processes in the last ten minutes;
-    None if there was no round. waits: projectors are catching up, so the embedder works less often.
+    then covers only the counted texts. texts_per_s: measured over the rounds in which any process embedded chunks in
+    the last ten minutes; None if there was no such round. waits: projectors are catching up, so the embedder works less
+    often.
     """
 
     model: str
@@ -76,5 +77,5 @@ async def read_backlog(conn: Connection, model: str, waits: bool = False) -> Bac
 
 
 async def note_round(conn: Connection, texts: int, seconds: float) -> None:
-    """Stores the duration of a round of the embedder; it is kept for an hour."""
+    """Stores the duration of a round of the embedder and deletes those of rounds that ended over an hour ago."""
     await conn.execute(_NOTE_ROUND, (texts, seconds))

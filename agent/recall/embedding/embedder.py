@@ -46,9 +46,11 @@ async def embed_pending(
     only: tuple[str, Sequence[str]] | None = None,
     pauses: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Embeds every memory and chunk without a vector of the present model, newest threads first; returns their number.
+    """Embeds every memory without a vector of the present model, oldest first, then every such chunk, most recently
+    active threads first; returns their number.
 
-    only: (tenant, threads) to embed only the chunks of these threads. on_progress: gets the number so far.
+    only: (tenant, threads) to embed only the chunks of these threads, and no memories. on_progress: gets the number of
+    chunks so far and in all.
 
     Only one process at a time does this (advisory lock); in others the call returns 0 at once. Ends early if `stop` is
     set, the hourly budget is spent, or `pauses` returns True after a round; the next call continues. Raises ModelError.
@@ -102,8 +104,8 @@ def embedding_ledger(settings: Settings, embedder: Embedder) -> Ledger:
 async def embed_chunks(
     runtime: Runtime, conn: Connection, embedder: Embedder, batch: Sequence[Pending], budget: Ledger
 ) -> None:
-    """Adds missing vectors to the cache, appends one chunks_embedded per thread and the usage, and waits until
-    memory_vectors has the vectors, so that the chunks are no longer pending.
+    """Adds missing vectors to the cache, appends the usage and, for every STORED_AT_ONCE chunks, one chunks_embedded
+    per thread and user. Waits until memory_vectors has the vectors, so that the chunks are no longer pending.
 
     Raises ModelError, RetryLater.
     """

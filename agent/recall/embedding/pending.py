@@ -70,7 +70,7 @@ async def pending_chunks(
     Chunks with a vector of another model come after all chunks without a vector.
 
     stuck: ids to leave out, because the events of their threads are parked and cannot set vectors. threads: read only
-    these threads of the tenant.
+    these threads of the tenant, in this order.
     """
     for where, params in await _lacking(conn, model):
         values = {**params, "stuck": list(stuck), "limit": limit}
