@@ -227,7 +227,8 @@ class Streams:
         ]
 
     async def close(self) -> None:
-        """Ends the streams of running answers; the answers are on the log, or will be."""
+        """Ends the streams of running answers. Agents' answers are on the log, or will be; an answer that a model
+        makes for /v1 is lost."""
         tasks = [running.task for running in (*self._running.values(), *self._others) if not running.ended]
         await cancel(*tasks)
 

@@ -26,7 +26,7 @@ def check_role(role: str) -> None:
 
 @command(below, "list", projecting=False)
 async def list_(rt: Runtime, thread: Thread) -> Result:
-    """List who takes part besides the owner, and invitations not yet accepted."""
+    """List participants, and invitations not yet accepted; the owner only if they have set a name."""
     await threads.get_thread(rt, rt.settings.tenant, thread)
     entries = await participants.list_participants(rt, rt.settings.tenant, thread)
     return table(entries, _COLUMNS, "only its owner takes part", _document)

@@ -264,7 +264,8 @@ class Thread(LoopBound):
         return await redact_turn(*place, seq, reach, words, self.user, reason, self.user)
 
     async def participants(self) -> list[Participant]:
-        """Returns who takes part besides the owner, by user, including invitations. Raises NotFound."""
+        """Returns the participants by user, including invitations; the owner only if they have set a name. Raises
+        NotFound."""
         return await participants.list_participants(self._runtime, self.tenant, await self._own("reader"))
 
     async def share(self, user: str, *, name: str | None = None, role: ParticipantRole = "member") -> Participant:

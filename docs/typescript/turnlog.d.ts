@@ -227,7 +227,7 @@ export interface paths {
         };
         /**
          * List Participants
-         * @description Lists who takes part besides the owner, and invitations not yet accepted, by user.
+         * @description Lists participants, and invitations not yet accepted, by user; the owner only if they have set a name.
          */
         get: operations["list_participants"];
         put?: never;
@@ -810,7 +810,7 @@ export interface paths {
         };
         /**
          * Get Usage
-         * @description Returns calls, tokens and cost of language models for the caller.
+         * @description Returns calls, tokens and cost of language and embedding models for the caller.
          */
         get: operations["get_usage"];
         put?: never;
@@ -1184,8 +1184,8 @@ export interface paths {
         };
         /**
          * Tenant Usage
-         * @description Returns calls, tokens and cost of language models for all users of the tenant: days and months newest first,
-         *     others by cost.
+         * @description Returns calls, tokens and cost of language and embedding models for all users of the tenant: days and months
+         *     newest first, others by cost.
          */
         get: operations["tenant_usage"];
         put?: never;
@@ -1225,7 +1225,7 @@ export interface paths {
         };
         /**
          * User Usage
-         * @description Returns a user's calls, tokens and cost of language models.
+         * @description Returns a user's calls, tokens and cost of language and embedding models.
          */
         get: operations["user_usage"];
         put?: never;
@@ -1899,7 +1899,7 @@ export interface paths {
         post?: never;
         /**
          * Clear Conversation
-         * @description Deletes a conversation with all that was derived from it.
+         * @description Removes a conversation from every read model; memories that were extracted from it stay.
          */
         delete: operations["ai_agent_clear_conversation"];
         options?: never;
@@ -1937,7 +1937,7 @@ export interface paths {
         };
         /**
          * Own Usage
-         * @description Returns the caller's calls, tokens and cost of language models, by day, month, agent or model.
+         * @description Returns the caller's calls, tokens and cost of language and embedding models, by day, month, agent or model.
          */
         get: operations["ai_agent_own_usage"];
         put?: never;
@@ -1998,8 +1998,8 @@ export interface paths {
         };
         /**
          * Parts
-         * @description Returns the state of Postgres, NATS, the projections and the models. The status is 200 even if a part is
-         *     unavailable; `state` says so.
+         * @description Returns the state of Postgres, NATS, the projections, the processes and the models. The status is 200 even if a
+         *     part is unavailable; `state` says so.
          */
         get: operations["ai_agent_parts"];
         put?: never;
@@ -2050,7 +2050,7 @@ export interface paths {
         post?: never;
         /**
          * Delete Conversation
-         * @description Deletes a conversation with all that was derived from it.
+         * @description Removes a conversation from every read model; memories that were extracted from it stay.
          */
         delete: operations["ai_agent_delete_conversation"];
         options?: never;
@@ -2413,7 +2413,7 @@ export interface paths {
         };
         /**
          * User Usage
-         * @description Returns a user's calls, tokens and cost of language models.
+         * @description Returns a user's calls, tokens and cost of language and embedding models.
          */
         get: operations["admin_user_usage"];
         put?: never;

@@ -109,7 +109,7 @@ async def get_conversation(id: Id, caller: Reader) -> ConversationRecord:
 
 @router.delete("/conversations/{id}", status_code=204)
 async def delete_conversation(id: Id, caller: Writer, write_id: WriteId) -> Response:
-    """Deletes a conversation with all that was derived from it."""
+    """Removes a conversation from every read model; memories that were extracted from it stay."""
     return await own_threads.delete_thread(id, caller, write_id)
 
 

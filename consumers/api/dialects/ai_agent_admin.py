@@ -238,7 +238,7 @@ async def list_tools(caller: Operator) -> list[str]:
 
 @router.get("/users/{user}/usage")
 async def user_usage(user: UserId, caller: Operator, by: By = "day") -> list[Usage]:
-    """Returns a user's calls, tokens and cost of language models."""
+    """Returns a user's calls, tokens and cost of language and embedding models."""
     return await usage.usage(caller.runtime, caller.tenant, user, by)
 
 

@@ -157,7 +157,7 @@ async def history(
 
 @router.delete("/conversation", status_code=204)
 async def clear_conversation(conversationId: str, caller: Writer, write_id: WriteId) -> Response:
-    """Deletes a conversation with all that was derived from it."""
+    """Removes a conversation from every read model; memories that were extracted from it stay."""
     return await delete_conversation(conversationId, caller, write_id)
 
 
@@ -180,7 +180,7 @@ async def refresh_context(caller: Reader) -> UserContext:
 
 @router.get("/usage")
 async def own_usage(caller: Reader, by: By = "day") -> list[Usage]:
-    """Returns the caller's calls, tokens and cost of language models, by day, month, agent or model."""
+    """Returns the caller's calls, tokens and cost of language and embedding models, by day, month, agent or model."""
     return await usage.usage(*caller.person, by)
 
 
@@ -209,8 +209,8 @@ async def _guards(caller: Principal, thread: str | None, agent: str | None) -> l
 
 @router.get("/health")
 async def parts(caller: Reader) -> Health:
-    """Returns the state of Postgres, NATS, the projections and the models. The status is 200 even if a part is
-    unavailable; `state` says so."""
+    """Returns the state of Postgres, NATS, the projections, the processes and the models. The status is 200 even if a
+    part is unavailable; `state` says so."""
     return await health.health(caller.system)
 
 

@@ -143,8 +143,8 @@ async def tenant_memory_stats(caller: Operator) -> DecayStats:
 
 @router.get("/operations/usage")
 async def tenant_usage(caller: Operator, by: By = "user", limit: Limit = 100, cursor: Cursor = None) -> Page[Usage]:
-    """Returns calls, tokens and cost of language models for all users of the tenant: days and months newest first,
-    others by cost."""
+    """Returns calls, tokens and cost of language and embedding models for all users of the tenant: days and months
+    newest first, others by cost."""
 
     def sort_key(row: Usage) -> tuple[int | str, ...]:
         if by in ("day", "month"):
@@ -163,7 +163,7 @@ async def tenant_activity(caller: Operator, hours: Annotated[int, Query(ge=1, le
 
 @router.get("/operations/users/{user}/usage")
 async def user_usage(user: UserId, caller: Operator, by: By = "day") -> list[Usage]:
-    """Returns a user's calls, tokens and cost of language models."""
+    """Returns a user's calls, tokens and cost of language and embedding models."""
     return await usage.usage(caller.runtime, caller.tenant, user, by)
 
 

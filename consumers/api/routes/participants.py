@@ -32,7 +32,7 @@ async def list_invitations(caller: Reader) -> list[Invitation]:
 
 @router.get("/threads/{thread}/participants")
 async def list_participants(thread: ThreadId, caller: Reader) -> list[Participant]:
-    """Lists who takes part besides the owner, and invitations not yet accepted, by user."""
+    """Lists participants, and invitations not yet accepted, by user; the owner only if they have set a name."""
     return await participants.list_participants(*await caller.owns(thread, "reader"))
 
 

@@ -99,7 +99,7 @@ async def set_preferences(body: NewPreferences, caller: Writer, write_id: WriteI
 
 @router.get("/usage")
 async def get_usage(caller: Reader, by: Literal["agent", "model", "day", "month"] = "day") -> list[Usage]:
-    """Returns calls, tokens and cost of language models for the caller."""
+    """Returns calls, tokens and cost of language and embedding models for the caller."""
     return await usage.usage(*caller.person, by)
 
 
