@@ -3211,8 +3211,9 @@ export interface components {
          * @description Texts without a vector of the present embedding model.
          *
          *     more: there are more texts than `chunks` and `memories`, because counting stopped at COUNT_TO of each; seconds_left
-         *     then covers only the counted texts. texts_per_s: measured over the rounds of all processes in the last ten minutes;
-         *     None if there was no round. waits: projectors are catching up, so the embedder works less often.
+         *     then covers only the counted texts. texts_per_s: measured over the rounds in which any process embedded chunks in
+         *     the last ten minutes; None if there was no such round. waits: projectors are catching up, so the embedder works less
+         *     often.
          */
         Backlog: {
             /** Model */
@@ -3538,8 +3539,8 @@ export interface components {
          * ContextReceipt
          * @description The sources of a context. Its size does not grow with the thread.
          *
-         *     dropped: turns that are not shown. remarks: why turns are not shown, or not shown as stored. state: all turns from
-         *     which the context was built.
+         *     dropped: turns that are not shown. remarks: why turns are not shown, or not in the form of their tier. state: all
+         *     turns from which the context was built.
          *
          *     context_hash: SHA-256 of the messages' JSON; the same input always gives the same hash.
          */
