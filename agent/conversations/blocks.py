@@ -12,7 +12,7 @@ Part = dict[str, Any]
 
 def content_of(value: Any) -> Content:
     """Returns the content in the form in which it is stored: a string stays a string, a list of strings and parts
-    becomes blocks. Raises ValueError if there is no content.
+    becomes blocks. Raises ValueError if there is no content, or a part is malformed.
 
     A part of an unknown type becomes a text with its type and its JSON.
     """

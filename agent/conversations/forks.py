@@ -25,15 +25,15 @@ class ThreadExists(TurnlogError):
 
 
 class CutInACall(TurnlogError):
-    """The sequence lies between a tool call and its result, which belong together."""
+    """The sequence separates a tool call from its result, which belong together."""
 
     code = "cut-in-a-call"
 
 
 @dataclass(frozen=True, slots=True)
 class Forked:
-    """A new fork. parent, at_seq: the thread whose turns the fork begins with, and the sequence of the last one; seq:
-    of the fork's event."""
+    """A new fork. parent, at_seq: the thread with whose turns the fork begins, and the sequence up to which it has
+    them. seq: of the fork's event. message_count: number of these turns."""
 
     thread: str
     parent: str

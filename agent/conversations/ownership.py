@@ -23,7 +23,7 @@ READS = ("thread_activity",)
 T = TypeVar("T")
 ROLES: tuple[ParticipantRole, ...] = get_args(ParticipantRole)  # each role includes the rights of those before it
 _OTHER = re.compile(r"(.*)-of-[0-9a-f]{16}", re.DOTALL)
-_LONGEST = 80  # characters of a name that `other_id` keeps
+_LONGEST = 80  # characters; `other_id` shortens a longer name to this length
 
 
 def other_id(tenant: str, user: str, name: str) -> str:
@@ -89,7 +89,8 @@ async def append_as_owner(
 
 
 async def claimed(runtime: Runtime, tenant: str, name: str, user: str) -> str:
-    """Returns the id like own_thread; opens the conversation if it has no events. Raises NotFound, InvalidToken."""
+    """Returns the id like own_thread; opens the conversation if it has no events. Raises NotFound, Forbidden,
+    InvalidToken."""
 
     async def claim(thread: str, expected: int | None) -> str:
         if expected == 0:

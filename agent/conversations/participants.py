@@ -75,8 +75,8 @@ async def share_thread(
     name: the name of the user's turns; by default the present name, or else the user's id. role: a member reads and
     appends, a reader only reads; the owner's own entry only sets the owner's name. agreed: the caller may act for the
     user; otherwise this is an invitation, which has no effect until the user joins. A user who has agreed to the name
-    need not agree to another role. Raises NotFound, NameTaken, InvalidEvent for a conversation without an owner,
-    InvalidToken.
+    need not agree to another role. Raises NotFound, NameTaken, InvalidToken, and InvalidEvent for a conversation
+    without an owner or for the role "owner" of another user.
     """
     check_place(tenant, thread, user)
     owner = (await get_thread(runtime, tenant, thread)).user
@@ -115,7 +115,8 @@ async def join_thread(
 
 
 async def change_role(runtime: Runtime, tenant: str, thread: str, user: str, role: ParticipantRole) -> Participant:
-    """Changes the role of a participant or an invited user. Raises NotFound if the user is neither, InvalidToken."""
+    """Changes the role of a participant or an invited user. Raises NotFound if the user is neither, InvalidToken, and
+    InvalidEvent for the role "owner"."""
     invited = await _entry(runtime, tenant, thread, user)
     return await share_thread(runtime, tenant, thread, user, name=invited.name, role=role, agreed=False)
 
@@ -135,7 +136,7 @@ async def is_participant(runtime: Runtime, tenant: str, thread: str, user: str) 
 
 
 async def speakers_of(runtime: Runtime, tenant: str, thread: str, user: str, names: Collection[str]) -> dict[str, str]:
-    """Returns name → user for the names of participants; other names are left out.
+    """Returns name → user for the names of participants who have agreed, ignoring case; other names are left out.
 
     Raises Forbidden for the name of another user if the user is not the owner.
     """

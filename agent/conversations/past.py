@@ -86,7 +86,7 @@ def fold(events: Iterable[Recorded]) -> Derived:
 @dataclass(frozen=True, slots=True)
 class Moment:
     """The derived state of a thread at a sequence. thread, seq: the thread whose events give the state, and the
-    sequence of the last one. For a sequence before the thread was forked, this is the parent."""
+    sequence up to which they count. For a sequence before the thread was forked, this is the parent."""
 
     thread: str
     seq: int

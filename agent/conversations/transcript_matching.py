@@ -102,7 +102,8 @@ async def place_of(
     user's; if False, the request begins a new conversation instead. own_tools: agents answer with their own tools,
     whose calls and results the client has not seen.
 
-    Raises NotFound for a thread of another user, InvalidToken.
+    Raises NotFound for a conversation that the user deleted, Forbidden for one that another user shares with the user,
+    InvalidToken, and InvalidEvent for a message that cannot be used.
     """
     if thread is not None:
         thread = await own_thread(runtime, tenant, thread, user, begins=True)
@@ -133,7 +134,7 @@ async def place_behind(
     """Returns the place of messages that continue after the turn at a sequence, without messages that a failed request
     has already stored.
 
-    Raises NotFound.
+    Raises NotFound for an unknown or deleted conversation, and the other errors of place_of.
     """
     thread = await own_thread(runtime, tenant, thread, user)
     async with runtime.reading(*READS, of=(tenant, thread)) as conn:

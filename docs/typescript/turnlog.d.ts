@@ -4015,8 +4015,8 @@ export interface components {
         };
         /**
          * Forked
-         * @description A new fork. parent, at_seq: the thread whose turns the fork begins with, and the sequence of the last one; seq:
-         *     of the fork's event.
+         * @description A new fork. parent, at_seq: the thread with whose turns the fork begins, and the sequence up to which it has
+         *     them. seq: of the fork's event. message_count: number of these turns.
          */
         Forked: {
             /** Thread */
@@ -4340,7 +4340,8 @@ export interface components {
         };
         /**
          * MemoryContext
-         * @description The memory for a prompt. history: fits the window; full_history: the whole current segment.
+         * @description The memory for a prompt. full_history: the summary and the whole current segment. history: the same without the
+         *     oldest turns that do not fit into the window; the newest turn always stays.
          *
          *     estimated_tokens: real counts of full_history and query; token_ratio: of the window, above 1 when it overflows.
          */
@@ -4368,7 +4369,8 @@ export interface components {
         };
         /**
          * MemoryCreateRequest
-         * @description The request to create a session. None: the settings' default.
+         * @description The request to create a session. token_threshold_ratio, recent_turns, model_context_window: None means the value
+         *     of the settings.
          */
         MemoryCreateRequest: {
             /** Conversation Id */

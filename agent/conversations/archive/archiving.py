@@ -52,8 +52,8 @@ async def archive_thread(log: Log, folder: Path, cold: Cold) -> bool:
     """Archives a conversation. Returns False if it got a new event meanwhile, has several users, or has an event that
     is too large to restore.
 
-    A crash after the file was written leaves a file without an event; the next run overwrites it. Raises OSError,
-    ArchiveDamaged, LogUnavailable, GapInLog, KeyUnavailable.
+    A crash after the file was written leaves a file without an event; the next run overwrites it if the conversation
+    has no new event. Raises OSError, ArchiveDamaged, LogUnavailable, GapInLog, KeyUnavailable, MissingExtra.
     """
     head = await log.thread_head(cold.tenant, cold.thread)
     rows = await thread_rows(log, cold.tenant, cold.thread, head)

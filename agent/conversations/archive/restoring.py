@@ -43,10 +43,11 @@ class _Archived:
 
 
 async def restore(log: Log, folder: Path, tenant: str, thread: str) -> int | None:
-    """Restores the conversation; returns the sequence at which it is complete again, or None if it was not archived.
+    """Restores the conversation; returns the sequence at which it is complete again, or None if it is not archived (any
+    more).
 
     A missing or damaged file is logged, and the log itself is read instead. Two concurrent calls restore it once, and a
-    call after a crash finishes the restoring. Raises LogUnavailable, GapInLog, KeyUnavailable.
+    call after a crash finishes the restoring. Raises LogUnavailable, GapInLog, KeyUnavailable, MissingExtra.
     """
     while (archived := await _find(log, tenant, thread)) is not None:
         events = await _told_again(log, folder, archived)
@@ -168,7 +169,8 @@ async def restored_if_archived(runtime: Runtime, conn: Connection, tenant: str, 
     """Restores the thread and its archived ancestors; returns whether any was archived. If none was, this takes one
     query.
 
-    Returns when the read models have applied them. Raises LogUnavailable, GapInLog, KeyUnavailable, NotProjectedInTime.
+    Returns when the read models READS have applied them. Raises LogUnavailable, GapInLog, KeyUnavailable,
+    MissingExtra, NotProjectedInTime.
     """
     archived = await archived_lineage(conn, tenant, thread)
     for thread_id in archived:
@@ -177,7 +179,8 @@ async def restored_if_archived(runtime: Runtime, conn: Connection, tenant: str, 
 
 
 async def restored_of_user(runtime: Runtime, conn: Connection, tenant: str, user: str | None) -> int:
-    """Restores all conversations of a user or of a tenant; returns their number."""
+    """Restores all archived conversations of a user, or of a tenant if `user` is None; returns their number. Raises the
+    errors of restored_if_archived."""
     archived = await archived_threads(conn, tenant, user)
     for thread_id in archived:
         await _restored(runtime, tenant, thread_id)

@@ -1,7 +1,7 @@
 """Reads a session from the nearest level that has it: memory, bucket, Postgres, and last the log.
 
-Each copy is compared with the end of the log and completed from it. A copy is returned unchecked only while the log is
-unavailable.
+Each copy is compared with the end of the log and completed from it. A copy is returned unchecked only if it is in
+memory and its subscription got no message of another writer since it was compared, or while the log is unavailable.
 """
 
 import asyncio
@@ -72,7 +72,8 @@ class Levels:
         return await self._load(thread)
 
     async def keep(self, thread: str, copy: Copy, checked: tuple[float, int]) -> None:
-        """Stores a copy in memory and in the bucket. checked: HotCopies.now() when its check began."""
+        """Stores a copy in memory and in the bucket, unless it contains turns of other threads. checked:
+        HotCopies.now() when its check began."""
         if copy.borrows:
             return
         await self.hot.join(thread)

@@ -1,7 +1,8 @@
 """Offers the operations of sessions, the short-term memory of a conversation, as single calls; a long-running program
 uses ShortTermMemory.
 
-Every function raises NotFound for a conversation without a session, and InvalidToken for an invalid id.
+Every function raises InvalidToken for an invalid id and NotProjectedInTime. Every function except those that create a
+session raises NotFound for a conversation without a session.
 """
 
 import contextlib
@@ -42,7 +43,8 @@ async def create_session(
 
     user: None means the first user who speaks. window: tokens of the model's window. threshold: the share of the window
     that makes a summary due, more than 0 and at most 1. recent_turns: number of newest turns that stay complete after a
-    summary. None means the value of the settings.
+    summary. None means the value of the settings. Raises NotFound for another user's conversation, and ValidationError
+    (of pydantic) for a number that is out of range.
     """
     check_conversation(conversation)
     if user is not None:
@@ -118,7 +120,7 @@ async def write_checkpoint(
 ) -> SessionValue:
     """Ends the segment with this summary of every turn except the last `recent_turns` (None means the session's rule).
 
-    Raises InvalidMemoryRequest for a summary that is empty or too long.
+    Raises InvalidMemoryRequest for a summary that is empty or too long, or a negative recent_turns.
     """
     async with _memory(runtime, tenant) as memory:
         return await memory.checkpoint(conversation, summary, recent_turns)

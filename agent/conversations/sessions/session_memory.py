@@ -51,8 +51,8 @@ CLOSING_S = 2.0
 class ShortTermMemory:
     """The memory of one tenant's conversations: `async with ShortTermMemory(log, pool, settings) as memory`.
 
-    Every method raises NotFound for a conversation that has no session or belongs to another user, DatabaseUnavailable
-    and LogUnavailable if no level can answer.
+    Every method except create raises NotFound for a conversation that has no session, or that belongs to another user
+    than the given one. Every method raises LogUnavailable if no level can answer.
     """
 
     def __init__(self, log: Log, pool: Pool, settings: Settings, tenant: str | None = None) -> None:
@@ -152,8 +152,8 @@ class ShortTermMemory:
         """Ends the segment with the caller's summary.
 
         The last recent_turns turns stay complete (None means the session's rule). The summary must cover every turn
-        before them; with 0, it must cover all turns. Raises InvalidMemoryRequest for an empty summary, one over the
-        session's threshold, or a negative recent_turns.
+        before them; with 0, it must cover all turns. Raises InvalidMemoryRequest for an empty summary, one that reaches
+        the session's threshold, or a negative recent_turns.
         """
         if recent_turns is not None and recent_turns < 0:
             raise InvalidMemoryRequest(

@@ -49,7 +49,8 @@ async def follow(log: Log, tenant: str, thread: str, copy: Copy) -> Copy | None:
     """Returns the copy with all events of its thread applied; None if it was made from another log, or if its segment
     must be read again.
 
-    Raises LogUnavailable after a short wait, and FutureEventVersion if there is an event of a newer turnlog.
+    Raises LogUnavailable after PATIENCE_S without the thread's last sequence, or LONG_PATIENCE_S without its events,
+    and FutureEventVersion if there is an event of a newer turnlog.
     """
     head = await thread_head(log, tenant, thread)
     if head == copy.through:

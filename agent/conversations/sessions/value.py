@@ -98,7 +98,8 @@ class _Request(BaseModel):
 
 
 class MemoryCreateRequest(_Request):
-    """The request to create a session. None: the settings' default."""
+    """The request to create a session. token_threshold_ratio, recent_turns, model_context_window: None means the value
+    of the settings."""
 
     conversation_id: str = Field(min_length=1)
     user_id: Given = None
@@ -126,7 +127,8 @@ class MemoryQueryRequest(_Request):
 
 
 class MemoryContext(_Part):
-    """The memory for a prompt. history: fits the window; full_history: the whole current segment.
+    """The memory for a prompt. full_history: the summary and the whole current segment. history: the same without the
+    oldest turns that do not fit into the window; the newest turn always stays.
 
     estimated_tokens: real counts of full_history and query; token_ratio: of the window, above 1 when it overflows.
     """

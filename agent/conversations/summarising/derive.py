@@ -120,8 +120,8 @@ def pieces(texts: Sequence[str], count: Callable[[str], int]) -> list[list[str]]
 
 
 def _bounded(text: str, count: Callable[[str], int]) -> tuple[str, int]:
-    """Returns the longest prefix that fits into a piece, and its number of tokens; long texts are cut before they are
-    tokenised."""
+    """Returns a prefix that fits into a piece (the whole text if it fits), and its number of tokens; long texts are cut
+    before they are tokenised."""
     text = text[: PIECE_TOKENS * 6]
     while (length := count(text)) > PIECE_TOKENS:
         text = text[: len(text) * PIECE_TOKENS // (length + 1)]

@@ -25,8 +25,8 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The sequences up to which to summarise, tag and prune; None if not due. If pruning is due, the other two reach at
-    least as far."""
+    """The sequences up to which to summarise, tag and prune; None if not due. If pruning is due, the topics, and the
+    summary unless the settings switch it off, reach at least as far afterwards."""
 
     summarise_through: int | None = None
     tag_through: int | None = None

@@ -65,8 +65,8 @@ def failure_metered(thread: ThreadFacts, model: Usage, error: ModelError, purpos
 
 
 def derivation(made: Derived, model: Usage, span: Sequence[Message], through: int) -> Derivation:
-    """Returns the derivation of a result. Its model is "NAME + offline-extractive" if a part of the text is an extract
-    that replaces a refused answer."""
+    """Returns the derivation of a result. Its model is "… + offline-extractive", after the model's name, if a part of
+    the text is an extract that replaces a refused answer."""
     usages = [call.usage for call in made.calls]
     is_extract = any(call.extracted for call in made.calls)
     return Derivation(
