@@ -2,8 +2,9 @@
 import { t } from "./i18n.js";
 import { language, session, signOut } from "./session.js";
 
-/** An error response of the server (RFC 9457). The message comes from the title in Chinese unless the detail is Chinese too,
- * with the candidates and the seconds to wait, and from the detail in English. */
+/** An error response of the server (RFC 9457). The message is its `message`, if that is for a person; otherwise the title in
+ * Chinese, unless the detail is Chinese too, and the detail in English. All but the English detail are followed by the
+ * candidates and the seconds to wait. */
 export class Problem extends Error {
   /** @param {number} status @param {any} body */
   constructor(status, body) {

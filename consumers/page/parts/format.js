@@ -6,7 +6,7 @@ import { language } from "../session.js";
 export const number = (value, digits = 0) =>
   value === null || value === undefined ? "–" : value.toLocaleString(language.get(), { maximumFractionDigits: digits, minimumFractionDigits: digits });
 
-/** Returns a short form, such as 1.2k for 1,234. @param {number | null | undefined} value */
+/** Returns a short form, such as 1.2K for 1,234. @param {number | null | undefined} value */
 export const short = (value) =>
   value === null || value === undefined ? "–" : value.toLocaleString(language.get() === "zh" ? "en" : language.get(), { notation: "compact", maximumFractionDigits: 1 });
 
@@ -17,7 +17,7 @@ export const percent = (share) => share.toLocaleString(language.get(), { style: 
 export const cost = (usd) =>
   usd === null || usd === undefined ? "–" : usd > 0 && usd < 0.0001 ? `<${cost(0.0001)}` : usd.toLocaleString(language.get(), { style: "currency", currency: "USD", currencyDisplay: "narrowSymbol", maximumFractionDigits: usd < 1 ? 4 : 2 });
 
-/** Returns "840 ms", "12.3 s" or "2 min 5 s". @param {number} milliseconds */
+/** Returns "840 ms", "12.3 sec" or "2 min 5 sec". @param {number} milliseconds */
 export function duration(milliseconds) {
   const unit = (/** @type {number} */ value, /** @type {string} */ name, digits = 0) => value.toLocaleString(language.get(), { style: "unit", unit: name, unitDisplay: "short", maximumFractionDigits: digits });
   if (milliseconds < 1000) return unit(milliseconds, "millisecond");
@@ -39,12 +39,12 @@ export const day = (time) => (time && undated(time) ? t("undated") : time ? new 
 export const clock = (time, seconds = false) =>
   undated(time) ? "" : new Date(time).toLocaleTimeString(language.get(), { hour: "2-digit", minute: "2-digit", second: seconds ? "2-digit" : undefined, hourCycle: "h23" });
 
-/** Returns the names as "a, b and c". @param {string[]} names */
+/** Returns the names as "a, b, and c". @param {string[]} names */
 export const listed = (names) => new Intl.ListFormat(language.get()).format(names);
 
 const STEPS = /** @type {[Intl.RelativeTimeFormatUnit, number][]} */ ([["year", 31_536_000], ["month", 2_592_000], ["week", 604_800], ["day", 86_400], ["hour", 3_600], ["minute", 60]]);
 
-/** Returns the time relative to now, such as "3 hours ago". @param {string | number | Date} time */
+/** Returns the time relative to now, such as "3 hr. ago". @param {string | number | Date} time */
 export function ago(time) {
   if (undated(time)) return t("undated");
   const seconds = (new Date(time).getTime() - Date.now()) / 1000;

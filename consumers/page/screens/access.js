@@ -96,7 +96,7 @@ function Agents() {
     ${changing && html`<${ChangeAgent} agent=${changing} nameOf=${nameOf} others=${agents.value.map((/** @type {any} */ each) => each.type).filter((/** @type {string} */ type) => type !== changing.type)} onChange=${show} onClose=${() => setChanging(null)} />`}</section>`;
 }
 
-/** Lets an administrator change an agent; sends only changed values. An emptied text or number restores the value of the team's files.
+/** Lets an administrator change an agent; sends only changed values. An emptied text or number restores the value of the team's files or of the settings.
  * @param {{agent: any, others: string[], nameOf: (type: string) => string, onChange: (agent: any) => void, onClose: () => void}} props */
 function ChangeAgent({ agent, others, nameOf, onChange, onClose }) {
   const tools = useLoad((signal) => get("/admin/ai-agent/tools", { signal }), []);

@@ -11,7 +11,7 @@ import { clip, day, moment, number, percent } from "../parts/format.js";
 import { Icon } from "../parts/icons.js";
 import { Turns, spoken } from "../parts/turns.js";
 
-// The parts of a passage's score, in the order of their usual weight; other parts come after them.
+// The colours of the parts of a passage's score; other parts have the colour `system`.
 const COLOURS = { bm25: "3", dense: "2", context: "memory", thread: "1", session: "tools", feedback: "good", rerank: "accent" };
 const KINDS = ["FACT", "PREFERENCE", "DECISION", "SUMMARY", "FEEDBACK"];
 
