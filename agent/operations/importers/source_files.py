@@ -192,8 +192,8 @@ def _by_keys(value: dict[str, Any]) -> Format | None:
 
 
 def _by_signs(text: str) -> Format | None:
-    """Returns the format of a document by keys that only one format has. A key that is quoted in a text is escaped, so
-    it does not count."""
+    """Returns the format of a document by the first entry of _SIGNS whose keys it all has. A key that is quoted in a
+    text is escaped, so it does not count."""
     for name, keys in _SIGNS:
         if all(re.search(rf'(?<!\\)"{key}"\s*:', text) for key in keys):
             return name
