@@ -18,6 +18,8 @@ line); logs, progress and errors go to stderr. Exit code 0 is success, 1 an erro
 Commands with `--yes` ask before they do what cannot be undone. With `--json`, or if stdin is not a terminal,
 they cannot ask: without `--yes` they change nothing and end with the error `not-confirmed`.
 
+Commands and logs are in English only, whatever `LANG` says; `chat` answers a Chinese question in Chinese.
+
 This page is made by `python -m turnlog.consumers.cli.reference > docs/cli.md`; a test keeps it current.
 """
 
