@@ -18,7 +18,7 @@ embedding_cache = sa.Table(
     sa.Column("text_hash", sa.LargeBinary, primary_key=True, comment="SHA-256 of the embedded text"),
     sa.Column("embedding", HALFVEC(), nullable=False),
     sa.Column("created_at", timestamptz(), nullable=False, server_default=sa.func.now()),
-    comment="Content-addressed vectors; no read model, survives rebuilds (L7).",
+    comment="Vectors by model and hash of the text. No read model: a rebuild keeps them.",
 )
 
 model_cache = sa.Table(
@@ -28,9 +28,9 @@ model_cache = sa.Table(
     sa.Column("response", sa.JSON, nullable=False),
     sa.Column("created_at", timestamptz(), nullable=False, server_default=sa.func.now()),
     sa.Column("tenant", sa.Text),
-    sa.Column("user_id", sa.Text, comment="whose words the answer came from, so that it can be erased"),
+    sa.Column("user_id", sa.Text, comment="the user whose words the model read, so that an erasure finds the row"),
     sa.Column("thread_id", sa.Text),
-    comment="Answers of reactors' model calls until their event is stored: the same input is one call.",
+    comment="Answers of models that reactors called, kept until their event is stored: a repeated call is not sent.",
 )
 
 reactor_spending = sa.Table(
@@ -40,7 +40,7 @@ reactor_spending = sa.Table(
     sa.Column("spent_at", timestamptz(), primary_key=True),
     sa.Column("calls", sa.Integer, nullable=False),
     sa.Column("tokens", sa.Integer, nullable=False),
-    comment="What reactors spent in the last hour, for their budgets.",
+    comment="Calls and tokens of reactors in the last hour, for their spending limits.",
 )
 
 embedding_rounds = sa.Table(
@@ -49,7 +49,7 @@ embedding_rounds = sa.Table(
     sa.Column("ended_at", timestamptz(), primary_key=True),
     sa.Column("texts", sa.Integer, nullable=False),
     sa.Column("seconds", sa.Float, nullable=False),
-    comment="How long the embedder took for how many texts in the last hour, to estimate when it will be done.",
+    comment="Texts and duration of each of the embedder's rounds in the last hour, to estimate when it will be done.",
 )
 
 admissions = sa.Table(
@@ -61,7 +61,7 @@ admissions = sa.Table(
     sa.Column("thread_id", sa.Text),
     sa.Column("agent", sa.Text),
     sa.Column("admitted_at", timestamptz(), nullable=False),
-    sa.Column("held_until", timestamptz(), comment="end of the lease of a request under way; NULL: it has ended"),
+    sa.Column("held_until", timestamptz(), comment="end of the lease while the request runs; NULL: it has ended"),
     comment="Requests that the throttle admitted in the last hour or two; no read model.",
 )
 sa.Index("admissions_user", *(admissions.c[name] for name in ("tenant", "user_id", "admitted_at")))
@@ -80,33 +80,51 @@ processes = sa.Table(
     sa.Column("name", sa.Text, nullable=False),
     sa.Column("host", sa.Text, nullable=False),
     sa.Column("pid", sa.Integer, nullable=False),
-    sa.Column("started_at", sa.Float, nullable=False, comment="by the clock of its machine, in seconds since 1970"),
+    sa.Column(
+        "started_at", sa.Float, nullable=False, comment="seconds since 1970, by the clock of the process's machine"
+    ),
     sa.Column("roles", sa.ARRAY(sa.Text), nullable=False),
-    sa.Column("loops", JSONB, nullable=False, comment="what must not end in it, and how each was at the last beat"),
+    sa.Column(
+        "loops",
+        JSONB,
+        nullable=False,
+        comment="the loops that must keep running, each with its state at the last heartbeat",
+    ),
     sa.Column("beat_at", timestamptz(), nullable=False),
-    comment="Processes that play roles: each renews its row, and deletes it when it ends as asked; no read model.",
+    comment="Processes that play roles. Each renews its row and deletes it at a clean end. No read model.",
 )
 
 durables = sa.Table(
     "durables",
     metadata,
     sa.Column("name", sa.Text, primary_key=True),
-    sa.Column("log", sa.Text, primary_key=True, comment="which log its positions are of"),
-    sa.Column("position", sa.BigInteger, nullable=False, comment="all events up to it were acknowledged"),
-    comment="How far the durable consumers of workers are: one that is deleted begins there again; no read model.",
+    sa.Column("log", sa.Text, primary_key=True, comment="id of the log that the position belongs to"),
+    sa.Column("position", sa.BigInteger, nullable=False, comment="all events up to this sequence were acknowledged"),
+    comment="Positions of the workers' durable consumers. A deleted consumer is recreated here. No read model.",
 )
 
 repeatable_writes = sa.Table(
     "repeatable_writes",
     metadata,
     sa.Column("tenant", sa.Text, primary_key=True),
-    sa.Column("id", UUID(as_uuid=True), primary_key=True, comment="from the user, the route and the Idempotency-Key"),
+    sa.Column(
+        "id", UUID(as_uuid=True), primary_key=True, comment="made from the user, the route and the Idempotency-Key"
+    ),
     sa.Column("user_id", sa.Text, nullable=False),
-    sa.Column("request", sa.LargeBinary, nullable=False, comment="HMAC of the body"),
-    sa.Column("answer", sa.LargeBinary, comment="encrypted; NULL: under way, or followed by another connection"),
+    sa.Column(
+        "request",
+        sa.LargeBinary,
+        nullable=False,
+        comment="HMAC of the body; for retries of a library, SHA-256 of the request",
+    ),
+    sa.Column(
+        "answer",
+        sa.LargeBinary,
+        comment="encrypted response; for retries of a library, id and thread of the answer; NULL: running or not kept",
+    ),
     sa.Column("begun_at", timestamptz(), nullable=False),
-    sa.Column("held_until", timestamptz(), nullable=False, comment="end of the lease of a write under way"),
-    comment="Writes with an Idempotency-Key of the last two days and what they answered; no read model.",
+    sa.Column("held_until", timestamptz(), nullable=False, comment="end of the lease while the write runs"),
+    comment="Writes with an Idempotency-Key in the last two days, with their responses. No read model.",
 )
 sa.Index("repeatable_writes_user", repeatable_writes.c.tenant, repeatable_writes.c.user_id)
 sa.Index("repeatable_writes_begun", repeatable_writes.c.begun_at)
@@ -118,12 +136,14 @@ user_keys = sa.Table(
     sa.Column("tenant", sa.Text, nullable=False),
     sa.Column("user_id", sa.Text, nullable=False),
     sa.Column("wrapped", sa.LargeBinary, comment="the key, encrypted by the key-encryption key; NULL: destroyed"),
-    sa.Column("kek_id", sa.Text, nullable=False, comment="which key-encryption key wrapped it"),
+    sa.Column("kek_id", sa.Text, nullable=False, comment="id of the key-encryption key that encrypted it"),
     sa.Column("created_at", timestamptz(), nullable=False, server_default=sa.func.now()),
-    sa.Column("retired_at", timestamptz(), comment="a newer key seals since then; this one still opens"),
+    sa.Column("retired_at", timestamptz(), comment="from then on, a newer key encrypts; this one still decrypts"),
     sa.Column("destroyed_at", timestamptz()),
-    sa.Column("seq", sa.BigInteger, comment="where it is on the stream TURNLOG_KEYS; NULL: not yet"),
-    comment="Keys of users' personal data in the log (M9); a copy of the stream TURNLOG_KEYS, no read model.",
+    sa.Column(
+        "seq", sa.BigInteger, comment="sequence of its newest copy on the stream TURNLOG_KEYS; NULL: not copied yet"
+    ),
+    comment="Keys that encrypt users' personal data in the log. A copy of the stream TURNLOG_KEYS, no read model.",
 )
 sa.Index("user_keys_user", user_keys.c.tenant, user_keys.c.user_id)
 sa.Index(

@@ -18,7 +18,7 @@ def timestamptz() -> TIMESTAMP:
 
 
 def utc_offset_column() -> sa.Column[int]:
-    comment = "seconds that the speaker's clock is ahead of UTC; 0 also where it is not known"
+    comment = "seconds by which the speaker's clock is ahead of UTC; 0 if unknown"
     return sa.Column("utc_offset", sa.Integer, nullable=False, server_default="0", comment=comment)
 
 
@@ -43,7 +43,7 @@ projection_positions = sa.Table(
     sa.Column("position", sa.BigInteger, nullable=False),
     sa.Column("code_version", sa.Integer, nullable=False),
     sa.Column("updated_at", timestamptz(), nullable=False, server_default=sa.func.now()),
-    sa.Column("stored_at", timestamptz(), comment="when the log stored the event at the position; NULL: not known"),
+    sa.Column("stored_at", timestamptz(), comment="when the log stored the event at the position; NULL: unknown"),
     comment="How far each projection has read; moved in the transaction that writes its rows.",
 )
 
@@ -55,9 +55,9 @@ projected_log = sa.Table(
     sa.Column(
         "kept_through",
         sa.BigInteger,
-        comment="set when another log was adopted: the log lacks events up to here whose rows are kept",
+        comment="set when another log was adopted: rows of events up to here stay, although that log lacks them",
     ),
-    comment="The log that the rows were made from: one row.",
+    comment="The log from which the rows were made; one row.",
 )
 
 event_ids = sa.Table(
@@ -69,7 +69,7 @@ event_ids = sa.Table(
         "thread_hash", UUID(as_uuid=True), primary_key=True, comment="half of the SHA-256 of tenant and thread token"
     ),
     sa.Column("seq", sa.BigInteger, nullable=False),
-    comment="First sequence of every event id in its thread: a second one, however late, is no event (L4).",
+    comment="First sequence of every event id in its thread. A later event with the same id is not applied.",
 )
 
 event_ids_of_any_thread = sa.Table(
@@ -78,7 +78,7 @@ event_ids_of_any_thread = sa.Table(
     sa.Column("partition", sa.Integer, primary_key=True),
     sa.Column("event_id", UUID(as_uuid=True), primary_key=True),
     sa.Column("seq", sa.BigInteger, nullable=False),
-    comment="As event_ids, of events before it had a thread: their ids are duplicates in every thread.",
+    comment="Ids of events from before event_ids had threads. An event with such an id is a duplicate in every thread.",
 )
 
 dead_letters = sa.Table(
@@ -91,7 +91,12 @@ dead_letters = sa.Table(
     sa.Column("tenant", sa.Text, nullable=False),
     sa.Column("thread_token", sa.Text, nullable=False),
     sa.Column("event_type", sa.Text, nullable=False),
-    sa.Column("reason", sa.Text, nullable=False, comment="poison, or behind: after a poison event of its thread"),
+    sa.Column(
+        "reason",
+        sa.Text,
+        nullable=False,
+        comment="poison: it cannot be applied; behind: it follows a poison event of its thread",
+    ),
     sa.Column("error", sa.Text, nullable=False),
     sa.Column("status", sa.Text, nullable=False, comment="parked or dropped"),
     sa.Column("parked_at", timestamptz(), nullable=False, server_default=sa.func.now()),

@@ -85,10 +85,10 @@ checkpoint_writes = thread_table(
 checkpoint_lists = thread_table(
     "checkpoint_lists",
     sa.Column("list_id", sa.Text, primary_key=True),
-    sa.Column("first", sa.Integer, primary_key=True, comment="place of the first of these items in the list"),
-    sa.Column("base_list", sa.Text, comment="the list this one begins like"),
-    sa.Column("base_count", sa.Integer, nullable=False, comment="how many items of it"),
-    sa.Column("items", sa.JSON, nullable=False, comment="text as it came: it is only ever read whole"),
+    sa.Column("first", sa.Integer, primary_key=True, comment="index of the first of these items in the list"),
+    sa.Column("base_list", sa.Text, comment="id of the list whose first items are also the first items of this list"),
+    sa.Column("base_count", sa.Integer, nullable=False, comment="number of items that are the same in both lists"),
+    sa.Column("items", sa.JSON, nullable=False, comment="JSON as it was received; it is always read as a whole"),
 )
 TABLES = (checkpoints, checkpoint_blobs, checkpoint_writes, checkpoint_lists)
 _UPDATED = ("checkpoint", "metadata", "run_id", "seq")

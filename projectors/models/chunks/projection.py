@@ -42,7 +42,7 @@ memory_vectors = thread_table(
     "memory_vectors",
     sa.Column("id", sa.Text, primary_key=True, comment="hash of tenant, thread and index_text"),
     sa.Column("user_id", sa.Text),
-    sa.Column("seq", sa.BigInteger, nullable=False, comment="first turn that says it"),
+    sa.Column("seq", sa.BigInteger, nullable=False, comment="sequence of the first turn that contains it"),
     sa.Column("seqs", ARRAY(sa.BigInteger), nullable=False),
     sa.Column("event_ids", ARRAY(UUID_TYPE(as_uuid=True)), nullable=False),
     sa.Column("source_ids", ARRAY(sa.Text), nullable=False),
@@ -50,12 +50,12 @@ memory_vectors = thread_table(
     sa.Column("role", sa.Text, nullable=False),
     sa.Column("speaker", sa.Text, nullable=False),
     sa.Column("chunk", sa.Text, nullable=False),
-    sa.Column("index_text", sa.Text, nullable=False, comment="what is embedded", info=INTERNAL),
+    sa.Column("index_text", sa.Text, nullable=False, comment="the text that is embedded", info=INTERNAL),
     sa.Column(
         "terms",
         ARRAY(sa.Text),
         nullable=False,
-        comment="the chunk's search terms, repeated as it repeats them",
+        comment="search terms of the chunk, each as often as it occurs",
         info=INTERNAL,
     ),
     sa.Column("topics", ARRAY(sa.Text), nullable=False, server_default="{}"),
@@ -93,8 +93,8 @@ memory_episodes = thread_table(
 # the question would take longer with each turn.
 last_questions = thread_table(
     "last_questions",
-    sa.Column("seq", sa.BigInteger, nullable=False, comment="the user's last turn with text"),
-    sa.Column("chunk", sa.Text, nullable=False, comment="its first chunk"),
+    sa.Column("seq", sa.BigInteger, nullable=False, comment="sequence of the user's last turn with text"),
+    sa.Column("chunk", sa.Text, nullable=False, comment="first chunk of that turn"),
 )
 
 TABLES = (memory_vectors, memory_episodes, last_questions)

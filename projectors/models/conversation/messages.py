@@ -38,7 +38,9 @@ messages = thread_table(
     sa.Column("latency_ms", sa.Float),
     sa.Column("source_id", sa.Text),
     sa.Column("time", timestamptz(), nullable=False),
-    sa.Column("origin", sa.Text, nullable=False, comment="whose words: person, participant, tool, program, quoted"),
+    sa.Column(
+        "origin", sa.Text, nullable=False, comment="source of the words: person, participant, tool, program or quoted"
+    ),
     utc_offset_column(),
 )
 # For each batch of turns a query compares the smallest and the largest name of a user's turns in the thread: if they

@@ -15,8 +15,8 @@ from turnlog.projectors.engine.writer import Connection
 conversation_summaries = thread_table(
     "conversation_summaries",
     sa.Column("summary", sa.Text, nullable=False),
-    sa.Column("message_count", sa.Integer, nullable=False, comment="messages the summary covers"),
-    sa.Column("covered_seq", sa.BigInteger, nullable=False, comment="last sequence it covers"),
+    sa.Column("message_count", sa.Integer, nullable=False, comment="number of messages that the summary covers"),
+    sa.Column("covered_seq", sa.BigInteger, nullable=False, comment="last sequence that the summary covers"),
     sa.Column("seq", sa.BigInteger, nullable=False, comment="sequence of the event that wrote it"),
     sa.Column("model", sa.Text, nullable=False),
     sa.Column("updated_at", timestamptz(), nullable=False),

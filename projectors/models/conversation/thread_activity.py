@@ -33,7 +33,7 @@ thread_activity = thread_table(
     sa.Column("created_at", timestamptz(), nullable=False),
     sa.Column("last_active_at", timestamptz(), nullable=False),
     sa.Column("last_seq", sa.BigInteger, nullable=False),
-    sa.Column("metadata", JSONB, comment="a JSON object of the application's own"),
+    sa.Column("metadata", JSONB, comment="a JSON object that the application chose"),
 )
 sa.Index("thread_activity_recent", thread_activity.c.tenant, thread_activity.c.last_active_at.desc())
 sa.Index(
@@ -45,9 +45,9 @@ sa.Index(
 thread_participants = thread_table(
     "thread_participants",
     sa.Column("user_id", sa.Text, primary_key=True),
-    sa.Column("name", sa.Text, nullable=False, comment="under which turns of the thread are the user's"),
+    sa.Column("name", sa.Text, nullable=False, comment="turns of the thread with this name are the user's"),
     sa.Column("role", sa.Text, nullable=False, comment="reader, member or owner"),
-    sa.Column("agreed", sa.Boolean, nullable=False, comment="false: an invitation, without effect"),
+    sa.Column("agreed", sa.Boolean, nullable=False, comment="false: an invitation that the user has not accepted"),
 )
 sa.Index("thread_participants_user", *(thread_participants.c[name] for name in ("tenant", "user_id")))
 COLUMNS = tuple(column.name for column in thread_activity.columns)

@@ -18,7 +18,7 @@ memory_topics = thread_table(
 )
 memory_tagged = thread_table(
     "memory_tagged",
-    sa.Column("through_seq", sa.BigInteger, nullable=False, comment="last sequence topics were looked for in"),
+    sa.Column("through_seq", sa.BigInteger, nullable=False, comment="last sequence that was searched for topics"),
 )
 TABLES = (memory_topics, memory_tagged)
 COLUMNS = tuple(column.name for column in memory_topics.columns)

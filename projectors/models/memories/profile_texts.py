@@ -22,8 +22,10 @@ profile_texts = thread_table(
     "profile_texts",
     sa.Column("user_id", sa.Text, nullable=False),
     sa.Column("sentences", ARRAY(sa.Text), nullable=False),
-    sa.Column("memories", JSONB, nullable=False, comment="for each sentence, the ids of those that it says"),
-    sa.Column("lines", ARRAY(UUID_TYPE(as_uuid=True)), nullable=False, comment="the memories that the model read"),
+    sa.Column("memories", JSONB, nullable=False, comment="for each sentence, the ids of the memories that it states"),
+    sa.Column(
+        "lines", ARRAY(UUID_TYPE(as_uuid=True)), nullable=False, comment="ids of the memories that the model read"
+    ),
     sa.Column("seq", sa.BigInteger, nullable=False, comment="sequence of the event that wrote it"),
     sa.Column("model", sa.Text, nullable=False),
     sa.Column("written_at", timestamptz(), nullable=False),

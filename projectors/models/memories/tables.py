@@ -12,7 +12,7 @@ memories = thread_table(
     "memories",
     sa.Column("id", UUID_TYPE(as_uuid=True), primary_key=True),
     sa.Column("user_id", sa.Text, nullable=False),
-    sa.Column("seq", sa.BigInteger, nullable=False, comment="the event that brought it"),
+    sa.Column("seq", sa.BigInteger, nullable=False, comment="sequence of the event that recorded it"),
     sa.Column("status", sa.Text, nullable=False, comment="valid, pending, closed, archived or forgotten"),
     sa.Column("kind", sa.Text, nullable=False),
     sa.Column("category", sa.Text),
@@ -22,7 +22,7 @@ memories = thread_table(
         "terms",
         ARRAY(sa.Text),
         nullable=False,
-        comment="content's search terms, repeated as it repeats them",
+        comment="search terms of the content, each as often as it occurs",
         info=INTERNAL,
     ),
     sa.Column("content_key", sa.LargeBinary, nullable=False, comment="SHA-256 of kind and normalised content"),
@@ -30,7 +30,7 @@ memories = thread_table(
     sa.Column("strategy", sa.Text, nullable=False),
     sa.Column("origin", sa.Text, nullable=False),
     sa.Column("rule", sa.Text),
-    sa.Column("importance", sa.Float, nullable=False, comment="as it was at importance_at; it decays since then"),
+    sa.Column("importance", sa.Float, nullable=False, comment="its value at importance_at; it decays from then on"),
     sa.Column("importance_at", timestamptz(), nullable=False),
     sa.Column("confidence", sa.Float, nullable=False),
     sa.Column("access_count", sa.Integer, nullable=False, server_default="0"),
@@ -40,17 +40,23 @@ memories = thread_table(
     sa.Column("replaced_by", UUID_TYPE(as_uuid=True)),
     sa.Column("closed_reason", sa.Text),
     sa.Column("expires_at", timestamptz()),
-    sa.Column("created_at", timestamptz(), nullable=False, comment="time of the event that brought it"),
+    sa.Column("created_at", timestamptz(), nullable=False, comment="time of the event that recorded it"),
     sa.Column("confirmed_at", timestamptz(), nullable=False, comment="when it was last said"),
     sa.Column("archived_at", timestamptz()),
-    sa.Column("sources", JSONB, nullable=False, comment="[{thread, seq, event_id, quote, said_at}], the first first"),
+    sa.Column(
+        "sources", JSONB, nullable=False, comment="[{thread, seq, event_id, quote, said_at}], in the order of recording"
+    ),
     sa.Column("entities", ARRAY(sa.Text), nullable=False),
     sa.Column("derivation", JSONB),
     sa.Column("embedding", HALFVEC()),
     sa.Column("embedding_model", sa.Text),
-    sa.Column("archived_reason", sa.Text, comment="why a person archived it; the daily job gives none"),
-    sa.Column("metadata", JSONB, comment="a JSON object of the application's own"),
-    thread="the user's memory thread, or a shadow of it",
+    sa.Column(
+        "archived_reason",
+        sa.Text,
+        comment="the reason that a person gave for archiving it; NULL if the daily job archived it",
+    ),
+    sa.Column("metadata", JSONB, comment="a JSON object that the application chose"),
+    thread="the user's memory thread, or the thread of a trial derivation",
 )
 sa.Index("memories_user", memories.c.tenant, memories.c.user_id)
 # These indexes do not begin with tenant and thread, because Postgres would take such an index of a new table without
@@ -98,7 +104,7 @@ memory_extractions = thread_table(
     sa.Column("conversation", sa.Text, primary_key=True),
     sa.Column("stage", sa.Text, primary_key=True),
     sa.Column("user_id", sa.Text, nullable=False),
-    sa.Column("through_seq", sa.BigInteger, nullable=False, comment="last sequence that was looked at"),
+    sa.Column("through_seq", sa.BigInteger, nullable=False, comment="last sequence that was searched for memories"),
     sa.Column("extractor", sa.Text, nullable=False),
     sa.Column("found", sa.Integer, nullable=False),
     sa.Column("stored", sa.Integer, nullable=False),
@@ -143,5 +149,5 @@ sa.Index(
 forgotten_turns = thread_table(
     "forgotten_turns",
     sa.Column("event_id", UUID_TYPE(as_uuid=True), primary_key=True),
-    comment="Turns of which a memory was forgotten: no entity has words of them.",
+    comment="Turns from which a memory was forgotten. No entity contains their words.",
 )

@@ -14,8 +14,8 @@ api_keys = thread_table(
     "api_keys",
     sa.Column("id", sa.Text, primary_key=True),
     sa.Column("user_id", sa.Text, nullable=False),
-    sa.Column("seq", sa.BigInteger, nullable=False, comment="the event that brought it"),
-    sa.Column("digest", sa.Text, nullable=False, comment="HMAC of the key and all that it may do", info=INTERNAL),
+    sa.Column("seq", sa.BigInteger, nullable=False, comment="sequence of the event that created the key"),
+    sa.Column("digest", sa.Text, nullable=False, comment="HMAC of the key and its rights", info=INTERNAL),
     sa.Column("role", sa.Text, nullable=False),
     sa.Column("scopes", ARRAY(sa.Text), nullable=False),
     sa.Column("label", sa.Text),
@@ -32,9 +32,15 @@ api_key_uses = sa.Table(
     sa.Column("tenant", sa.Text, primary_key=True),
     sa.Column("key_id", sa.Text, primary_key=True),
     sa.Column("used_at", timestamptz(), nullable=False),
-    sa.Column("refreshes", sa.Integer, nullable=False, server_default="0", comment="of the sign-in it stands for"),
-    sa.Column("refreshed_at", timestamptz(), comment="the last of these"),
-    comment="When an API key was used last, to the minute; no read model.",
+    sa.Column(
+        "refreshes",
+        sa.Integer,
+        nullable=False,
+        server_default="0",
+        comment="number of refreshes of the sign-in that the key stands for",
+    ),
+    sa.Column("refreshed_at", timestamptz(), comment="time of the last refresh"),
+    comment="Time of the last use of each API key, to the minute. No read model.",
 )
 
 COLUMNS = tuple(column.name for column in api_keys.columns)

@@ -9,14 +9,14 @@ from turnlog.projectors.engine.changes import Change, Row, Upsert
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.tables import metadata
 
-UNSAID = "of older events, which do not say whether their price was known"
+UNSAID = "tokens of older events, which do not say whether their price was known"
 usage = sa.Table(
     "usage",
     metadata,
     sa.Column("tenant", sa.Text, primary_key=True),
     sa.Column("day", sa.Date, primary_key=True, comment="UTC"),
-    sa.Column("user_id", sa.Text, primary_key=True, comment="'' where unknown"),
-    sa.Column("agent", sa.Text, primary_key=True, comment="'' where none"),
+    sa.Column("user_id", sa.Text, primary_key=True, comment="'' if unknown"),
+    sa.Column("agent", sa.Text, primary_key=True, comment="'' if there is none"),
     sa.Column("purpose", sa.Text, primary_key=True),
     sa.Column("provider", sa.Text, primary_key=True),
     sa.Column("model", sa.Text, primary_key=True),
@@ -27,7 +27,9 @@ usage = sa.Table(
     sa.Column("errors", sa.BigInteger, nullable=False),
     sa.Column("latency_ms_sum", sa.BigInteger, nullable=False),
     sa.Column("latency_ms_max", sa.BigInteger, nullable=False),
-    sa.Column("unpriced_tokens", sa.BigInteger, nullable=False, server_default="0", comment="of no known price"),
+    sa.Column(
+        "unpriced_tokens", sa.BigInteger, nullable=False, server_default="0", comment="tokens without a known price"
+    ),
     sa.Column("unsaid_tokens", sa.BigInteger, nullable=False, server_default="0", comment=UNSAID),
 )
 sa.Index("usage_user", usage.c.tenant, usage.c.user_id, usage.c.day)

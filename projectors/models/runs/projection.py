@@ -21,11 +21,11 @@ from turnlog.projectors.engine.tables import thread_table, timestamptz
 
 agent_runs = thread_table(
     "agent_runs",
-    sa.Column("run_id", UUID(as_uuid=True), primary_key=True, comment="id of the event that asked"),
+    sa.Column("run_id", UUID(as_uuid=True), primary_key=True, comment="id of the event that requested the answer"),
     sa.Column("user_id", sa.Text),
-    sa.Column("agent", sa.Text, nullable=False, comment="who speaks, the last one that was handed the question"),
+    sa.Column("agent", sa.Text, nullable=False, comment="the agent to which the question was handed last"),
     sa.Column("status", sa.Text, nullable=False, comment="running, solved or failed"),
-    sa.Column("code", sa.Text, comment="why it failed"),
+    sa.Column("code", sa.Text, comment="code of the error; NULL if there is none"),
     sa.Column("started_at", timestamptz(), nullable=False),
     sa.Column("ended_at", timestamptz()),
     sa.Column("tokens_in", sa.BigInteger, nullable=False),
@@ -40,17 +40,17 @@ agent_run_steps = thread_table(
     sa.Column("kind", sa.Text, nullable=False, comment="plan, call, result, delegation or end"),
     sa.Column("agent", sa.Text, nullable=False),
     sa.Column("depth", sa.SmallInteger, nullable=False),
-    sa.Column("name", sa.Text, comment="of the tool, or of the agent that takes over"),
+    sa.Column("name", sa.Text, comment="name of the tool, or of the agent that takes over"),
     sa.Column("call_id", sa.Text),
-    sa.Column("text", sa.Text, nullable=False, comment="the plan, arguments, result or task"),
-    sa.Column("calls", JSONB, comment="of a plan: id, name, arguments, after"),
+    sa.Column("text", sa.Text, nullable=False, comment="the plan, arguments, result, task or code of the error"),
+    sa.Column("calls", JSONB, comment="calls of a plan: [{id, name, arguments, after}]"),
     sa.Column("is_error", sa.Boolean, nullable=False),
     sa.Column("latency_ms", sa.Integer),
     sa.Column("tokens_in", sa.BigInteger, nullable=False),
     sa.Column("tokens_out", sa.BigInteger, nullable=False),
     sa.Column("cost_micro_usd", sa.BigInteger, nullable=False),
     sa.Column("at", timestamptz(), nullable=False),
-    sa.Column("price_known", sa.Boolean, comment="of the cost; null where an older event does not say"),
+    sa.Column("price_known", sa.Boolean, comment="whether the price was known; NULL if an older event does not say"),
 )
 sa.Index("agent_runs_user", agent_runs.c.tenant, agent_runs.c.user_id, agent_runs.c.started_at)
 _RUN = tuple(column.name for column in agent_runs.columns)

@@ -27,20 +27,27 @@ from turnlog.projectors.models.sessions.state import HANDLES, VERSION, SessionSt
 sessions = thread_table(
     "sessions",
     sa.Column("user_id", sa.Text),
-    sa.Column("created_seq", sa.BigInteger, nullable=False, comment="of session_created; earlier turns are out"),
-    sa.Column("rules", JSONB, nullable=False, comment="threshold, recent turns, window: as session_created set them"),
+    sa.Column(
+        "created_seq",
+        sa.BigInteger,
+        nullable=False,
+        comment="sequence of session_created; earlier turns are not part of the session",
+    ),
+    sa.Column("rules", JSONB, nullable=False, comment="threshold, recent turns and window, as in session_created"),
     sa.Column("current_agent_key", sa.Text),
     sa.Column("last_bot_message", sa.Text, nullable=False),
     sa.Column("turn_count", sa.Integer, nullable=False),
     sa.Column("mode", sa.Text, nullable=False, comment="FULL_HISTORY or SUMMARY_N"),
     sa.Column("summary", sa.Text, nullable=False),
-    sa.Column("checkpoint_id", UUID(as_uuid=True), comment="event of the segment's checkpoint"),
-    sa.Column("covered_seq", sa.BigInteger, nullable=False, comment="the summary covers turns up to here"),
-    sa.Column("recent_turns", sa.Integer, nullable=False, comment="covered turns that the segment keeps in full"),
+    sa.Column("checkpoint_id", UUID(as_uuid=True), comment="id of the event of the segment's checkpoint"),
+    sa.Column("covered_seq", sa.BigInteger, nullable=False, comment="last sequence that the summary covers"),
+    sa.Column(
+        "recent_turns", sa.Integer, nullable=False, comment="number of covered turns that the segment keeps in full"
+    ),
     sa.Column("global_state", JSONB, nullable=False),
     sa.Column("user_snapshot", JSONB, nullable=False),
     sa.Column("updated_at", timestamptz(), nullable=False),
-    sa.Column("seq", sa.BigInteger, nullable=False, comment="last event that is in the row"),
+    sa.Column("seq", sa.BigInteger, nullable=False, comment="sequence of the last event that changed the row"),
 )
 session_checkpoints = thread_table(
     "session_checkpoints",

@@ -27,7 +27,7 @@ store_items = thread_table(
     sa.Column("created_at", timestamptz(), nullable=False),
     sa.Column("updated_at", timestamptz(), nullable=False),
     sa.Column("seq", sa.BigInteger, nullable=False),
-    thread="the namespace as the log's thread",
+    thread="the thread of the log that stands for the namespace",
 )
 sa.Index(
     "store_items_by_namespace",
