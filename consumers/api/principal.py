@@ -169,8 +169,8 @@ async def write_id(
         ),
     ] = None,
 ) -> UUID:
-    """Returns the id of the event that a request writes. Every route that changes something depends on it, because it
-    detects repeated writes. Raises Repeated, KeyReused, WriteUnderWay."""
+    """Returns the id of the event that a request writes. All routes except those of app.WITHOUT_WRITES depend on it,
+    because it detects repeated writes. Raises Repeated, KeyReused, WriteUnderWay."""
     if idempotency_key is None or not idempotency.may_repeat(request):
         return uuid7()
     request_key = "\0".join((caller.tenant, caller.user, request.method, request.url.path, idempotency_key))
