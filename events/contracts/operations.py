@@ -90,7 +90,8 @@ class AgentSwitched(EventContract):
 
 
 class ApiKeyCreated(EventContract):
-    """An API key of this event's user was created. digest: an HMAC over the secret and all fields here."""
+    """An API key of this event's user was created. digest: an HMAC over the key, tenant, user, role, scopes and
+    expiry."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {"label": None}
     MIXES_SPEAKERS: ClassVar[bool] = False

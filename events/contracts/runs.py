@@ -52,7 +52,8 @@ class RunPlanned(EventContract):
 
 
 class RunToolCalled(EventContract):
-    """A tool with side effects is about to run. Their id depends only on run and call, so that they happen once."""
+    """An agent called a tool. The call of a tool with side effects is recorded before it starts, so that a continued
+    run knows of it; other calls are recorded together with their results."""
 
     PERSONAL: ClassVar[dict[str, Any]] = {"arguments": ERASED}
     MIXES_SPEAKERS: ClassVar[bool] = True
