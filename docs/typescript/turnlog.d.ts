@@ -2348,7 +2348,8 @@ export interface paths {
         get: operations["admin_show_agent"];
         /**
          * Configure Agent
-         * @description Sets all values of an agent, or creates it. They apply from the next answer on.
+         * @description Sets all values of an agent, or creates it. A value that is left out gets that of the team or of the server. They
+         *     apply from the next answer on.
          */
         put: operations["admin_configure_agent"];
         post?: never;
@@ -3178,7 +3179,8 @@ export interface components {
         };
         /**
          * Appended
-         * @description The position of an event in the log. duplicate: True if the event was stored before this append.
+         * @description The position of an event in the log. duplicate: True if the event was found on the log: stored before this
+         *     append, or by a try whose reply was lost.
          */
         Appended: {
             /**
@@ -4059,8 +4061,8 @@ export interface components {
         /**
          * Guard
          * @description A limit and its use. resets_at: when a full window has room for one more request, or the oldest request leaves a
-         *     window that is not full; for a quota, the next day or month (UTC); None if nothing is used, and for concurrent
-         *     requests.
+         *     window that is not full; for a quota, the beginning of the next day or month (UTC); None for an empty window and for
+         *     concurrent requests.
          */
         Guard: {
             /**
@@ -5127,8 +5129,8 @@ export interface components {
          * Profile
          * @description A user's profile. text: the lines under their headings, for a prompt; "" if nothing is remembered. tokens: number
          *     of tokens in the text. as_of: the time of the profile; None means now. left_out: number of valid memories that did
-         *     not fit. written: a text that a model wrote from the lines; None with `as_of`, or if a memory that it states is no
-         *     longer valid and it was not written again yet.
+         *     not fit. written: a text that a model wrote from the lines. None for a past time (`as_of`), and from the time when a
+         *     memory that the text states is no longer valid until the text is written again.
          */
         Profile: {
             /** User */
@@ -5379,8 +5381,9 @@ export interface components {
         };
         /**
          * RecallResponse
-         * @description The turns and memories that were found. items: turns, best first. degraded, memories_degraded: why the search was
-         *     done without vectors.
+         * @description The turns and memories that were found. items: turns, best first. degraded: why turns may be missing, or are
+         *     ranked without vectors or the reranker; null if nothing failed. memories_degraded: why memories were searched
+         *     without vectors.
          *
          *     confidence: the probability, 0 to 1, that one of them answers the question; null if that cannot be judged, as for a
          *     summary. question: how the query was understood, if `explain` is set.
@@ -5615,8 +5618,8 @@ export interface components {
         /**
          * RunStep
          * @description A step of a run. kind: plan, call, result, delegation or end. name: the name of the tool, or of the agent that
-         *     takes over. text: the plan, arguments, result or task. calls: the calls of a plan, {"id", "name", "arguments",
-         *     "after"} each.
+         *     takes over. text: the plan, arguments, result, task, or the code of a failed end. calls: the calls of a plan, {"id",
+         *     "name", "arguments", "after"} each.
          */
         RunStep: {
             /** Seq */
