@@ -227,7 +227,8 @@ class Log:
         return OrderedReader(self.nc, filters, start_seq, keyring=self.keyring)
 
     def read(self, filters: Sequence[str], start_seq: int = 1, through_seq: int | None = None) -> AsyncIterator[Stored]:
-        """Yields every matching message up to through_seq; None means up to the end of the log. Raises GapInLog."""
+        """Yields every matching message up to through_seq; None means up to the end of the log. Raises GapInLog,
+        KeyUnavailable."""
         return read_to(self.nc, filters, start_seq, through_seq, keyring=self.keyring)
 
     async def stored(self, seq: int, with_key: bool = True) -> Stored:

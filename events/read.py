@@ -318,7 +318,7 @@ async def read_to(
     leaves out the replacements of deleted events.
 
     If the reader is lost, for instance in a failover, it is reopened after the last message. Raises GapInLog after
-    TRIES consecutive attempts without a message.
+    TRIES consecutive attempts without a message, and KeyUnavailable as OrderedReader.open does.
     """
     position, failures = start_seq, 0
     while through_seq is None or position <= through_seq:

@@ -5,12 +5,14 @@ the stream stores        turnlog.log.<partition>.<tenant>.<thread>.<type>   (tra
 token streams use        turnlog.progress.<tenant>.<thread>.<request>       (core NATS, never stored)
 users' keys are on       turnlog.keys.<key id>                              (a separate stream)
 processes are asked on   turnlog.processes   for metrics, traces and circuit breakers (core NATS)
-they report on           turnlog.breakers    which breakers open and close (core NATS)
+they report on           turnlog.breakers    which breakers open and close, and failed calls (core NATS)
 and on                   turnlog.answering   which model servers they want answers from (core NATS)
+and on                   turnlog.turns       which conversations the next request may answer (core NATS)
+workers stop answers on  turnlog.cancel.<tenant>.<thread>.<request>         (core NATS)
 hot sessions are in      the bucket turnlog_sessions under <tenant>.<thread>
-tickets are in           the bucket turnlog_tickets under their digests
+tickets are in           the buckets turnlog_tickets, turnlog_sign_in and turnlog_oauth_codes under their digests
 issued receipts are in   the bucket turnlog_receipts under <tenant>.<user>.<id>
-tenants' durables are    sub~<tenant>~<name>
+tenants' durables are    sub~<tenant>~<name> of subscribers and hook~<tenant>~<name> of webhooks
 """
 
 import base64

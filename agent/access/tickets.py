@@ -1,5 +1,5 @@
-"""Issues single-use tickets: for WebSockets, because a browser cannot send a header there, and for links to the web
-page.
+"""Issues single-use tickets: for WebSockets, because a browser cannot send a header there, for links to the web page,
+and for signing in to MCP.
 
 A ticket is random text; its claims are in a JetStream bucket under its digest, where entries expire by themselves.
 """

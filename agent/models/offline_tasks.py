@@ -84,7 +84,8 @@ def shortlist(candidates: Sequence[Sentence], limit: int) -> list[Sentence]:
 
 
 def choose(candidates: Sequence[Sentence], vectors: Vectors, max_tokens: int, count: CountTokens) -> str:
-    """Returns the summary: one line `- sentence` per sentence, in the order of the conversation, at most max_tokens."""
+    """Returns the summary: one line `- sentence` per sentence, in the order of the conversation, at most max_tokens. If
+    no sentence fits, returns the beginning of the best one; "" without candidates."""
     if not candidates:
         return ""
     scores = _scores(candidates, vectors)

@@ -12,7 +12,7 @@ _LOOK_EVERY = 128
 
 
 class Repetition:
-    """Keeps the end of one text, at most twice _KEPT bytes of UTF-8, and checks it every _LOOK_EVERY bytes."""
+    """Keeps the end of one text, about twice _KEPT bytes of UTF-8 at most, and checks it every _LOOK_EVERY bytes."""
 
     def __init__(self) -> None:
         self._end = bytearray()
