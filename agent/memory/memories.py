@@ -119,7 +119,8 @@ class Extraction:
 
 async def waiting_turns(runtime: Runtime, tenant: str, user: str) -> int:
     """Returns how many turns of the user still wait for extraction, which `turnlog up` performs. If it returns 0, the
-    memories and entities of all turns are in the read models. Raises LogUnavailable, NotProjectedInTime."""
+    memories and entities of all turns are in the read models, or MEMORY_EXTRACT is off. Raises LogUnavailable,
+    NotProjectedInTime."""
     if not runtime.settings.extract:
         return 0
     finished = await finished_through(runtime, "extraction")

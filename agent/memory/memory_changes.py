@@ -204,8 +204,8 @@ async def revert_memory(runtime: Runtime, tenant: str, user: str, reference: str
 
 
 async def forget_memory(runtime: Runtime, tenant: str, user: str, reference: str) -> Forgotten:
-    """Drops the content of a memory, and of its duplicates, from every read model. This cannot be undone. A newer
-    version of the memory stays.
+    """Drops the content of a memory, and of its duplicates and the versions that it replaced by an edit, from every
+    read model. This cannot be undone. A newer version of the memory stays.
 
     Raises InvalidToken, NotFound, AmbiguousMemory.
     """

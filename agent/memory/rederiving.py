@@ -98,8 +98,9 @@ async def derive(
 ) -> int:
     """Runs the extractor over the users' turns; returns the number of conversations.
 
-    users: an empty sequence means all users of the tenant. An interrupted run is continued. Raises ModelError, NotNow,
-    InvalidRules, InvalidToken, NotFound if there is no turn to extract from.
+    users: an empty sequence means all users of the tenant. Archived conversations of these users are restored. An
+    interrupted run is continued. Raises ModelError, NotNow, InvalidRules, InvalidPrompt, InvalidToken, NotFound if
+    there is no turn to extract from.
     """
     check_tenant(tenant)
     for user in users:
@@ -143,7 +144,7 @@ async def promote(runtime: Runtime, tenant: str, shadow: str, on_progress: OnPro
     """Replaces the users' memories with those of the shadow, one user after the other, then drops the shadow; returns
     the differences.
 
-    If it was interrupted, another call does the rest. Raises NotFound.
+    If it was interrupted, another call does the rest. Raises InvalidToken, NotFound.
     """
     compared = await compare(runtime, tenant, shadow)
     async with runtime.pool.connection() as conn:

@@ -33,10 +33,11 @@ class Dated:
 
 
 def dates_in(text: str, now: datetime, zone: tzinfo = UTC) -> list[Dated]:
-    """Returns the dates of a question asked at `now` (aware) in time zone `zone`, in the order of the text.
+    """Returns the dates in the first MAX_CHARS characters of a question asked at `now` (aware) in time zone `zone`, in
+    the order of the text.
 
-    An expression that may be past or future ("in May", "on Friday") means the latest past one. Years outside
-    those that events can have are ignored.
+    An expression that may be past or future ("in May", "on Friday") means the latest past one. Returns [] if `now` is
+    not a time that events can have.
     """
     if not FIRST_TIME <= now < END_OF_TIME:
         return []

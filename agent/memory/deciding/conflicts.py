@@ -16,9 +16,10 @@ from turnlog.projectors.models.memories.text import content_key
 
 
 def decide(candidate: Memory, held: Sequence[StoredMemory], derivation: Derivation | None = None) -> Decisions:
-    """Returns the events for a candidate; () if it is already recorded from the same source.
+    """Returns the events for a candidate; () if it is already recorded from the same source, or if it could only end
+    another memory and ends none.
 
-    held: every row with the candidate's id, dedupe key or content key, in any status (`memories_with_keys`).
+    held: rows with the candidate's id, dedupe key or content key, in any status (`memories_with_keys`).
     """
     if _is_recorded(candidate, held):
         return ()

@@ -84,7 +84,7 @@ def merged(members: Sequence[Memory]) -> Memory:
 
 
 def joined_text(texts: Iterable[str]) -> str:
-    """Returns the different texts in order, with "; " between them."""
+    """Returns the different texts in order, with "; " between them, or "；" if one of them contains Chinese."""
     different: dict[str, str] = {}
     for text in texts:
         different.setdefault(normal(text), text)

@@ -119,7 +119,8 @@ def archived(row: StoredMemory, reason: str) -> MemoryArchived | None:
 
 
 def reverted(memory_id: UUID, history: Sequence[StoredMemory]) -> MemoriesRevised:
-    """Returns the event that makes an earlier version valid again, without end, and closes its replacements.
+    """Returns the event that makes an earlier version valid again, without end, and closes its replacements. If one of
+    these is a merge by the compaction, its other members become valid again too.
 
     history: the memory's chain, as `history` of the lookup returns it. Raises NothingToRevert.
     """

@@ -155,7 +155,9 @@ class Memories:
         await self._on_row(tenant, user, memory_id, changed)
 
     async def forget(self, tenant: str, user: str, memory_id: UUID) -> list[UUID]:
-        """Drops the content of a memory and its duplicates from the read models; returns the ids of all of them.
+        """Drops the content of a memory from the read models, with its duplicates, memories of equal content, merges
+        with it and versions that it replaced by an edit; returns the ids of all of them. Other members of such a merge
+        become valid again.
 
         The source turns are not changed; erasing a person is a different operation. Many memories are forgotten in
         several writes, the memory itself in the last one, so that an interrupted call can be repeated.
@@ -247,7 +249,8 @@ class Memories:
             await self._writer.append(place, [(event_id, MemoriesAccessed(memory_ids=read))])
 
     async def embedded(self, place: Place, model: str, dimensions: int, ids: Sequence[UUID]) -> None:
-        """Records that the cache has vectors of these memories, and resolves near-duplicates among them.
+        """Records that the cache has vectors of these memories, and resolves their near-duplicates, among them and
+        among the memories stored before.
 
         Both are written in one append, so that every memory with a vector has been compared.
         """

@@ -44,7 +44,8 @@ _CONFLICTS = uuid5(NAMESPACE_URL, "turnlog/memory-conflict")
 
 
 def confirmed(candidate: Memory, row: StoredMemory, intervals: Iterable[Interval] = ()) -> Decisions:
-    """Returns one event for each new source. A repetition also makes an archived memory valid again."""
+    """Returns one event for each new source. A repetition also makes an archived memory valid again; without a new
+    source, this is a MemoriesRevised."""
     changed = tuple(intervals)
     if row.status == "archived" and all(interval.memory_id != row.id for interval in changed):
         changed = (Interval(memory_id=row.id), *changed)

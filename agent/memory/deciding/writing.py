@@ -1,8 +1,8 @@
 """Writes to a user's memory thread optimistically: waits for its rows, decides and appends; after a conflict, decides
 again.
 
-The events of one call are one atomic batch. Their ids are derived from their content, and the decision can see which
-ids are stored already, so that a repeated call changes nothing.
+The events of one call are one atomic batch. The caller chooses their ids. The decision can see which ids are stored
+already, so that a repeated call changes nothing if its ids are derived from its content, as in `remember_many`.
 """
 
 import asyncio
@@ -113,7 +113,8 @@ class MemoryWriter:
                 return await deciding_again()(self._write, place, decide)
 
     async def read(self, place: Place, look: Callable[[Rows], Awaitable[T]]) -> T:
-        """Returns the result of `look` on rows that are up to date with the log."""
+        """Returns the result of `look` on rows that are up to date with the log. Raises LogUnavailable,
+        NotProjectedInTime, MemoriesParked, and the errors of `look`."""
         return await self._decide(place, await self._log.thread_head(place.tenant, place.thread), look)
 
     async def append(self, place: Place, events: Sequence[tuple[UUID, EventData]]) -> None:

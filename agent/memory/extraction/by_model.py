@@ -1,8 +1,8 @@
 """Extracts memories with a language model; each memory needs a quote of the user as evidence.
 
 Input: turns of one user. Output: findings and rejections. The model gets only the user's own text. Each memory must
-quote a turn exactly, except for spaces and character width. Memories are rejected if they add something to their quote,
-change its negation, or quote a question.
+quote a turn exactly, except for spaces and character width. Memories are rejected if they contain a number that is not
+in the turn (dates do not count), or quote a question or words in quotation marks.
 """
 
 import re

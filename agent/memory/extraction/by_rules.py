@@ -1,7 +1,8 @@
 """Applies extraction rules to turns. Input: turns. Output: findings with quotes, and rejections with reasons. Pure.
 
-A match counts only if the user states it at the start of a clause, not in a question, a condition, a quotation or
-reported speech. Precision is preferred to recall: a wrong memory does more harm than a missing one.
+A match counts only if the user states it at the start of a clause (with `anywhere`, at any place), not in a question, a
+condition, a quotation or reported speech. Precision is preferred to recall: a wrong memory does more harm than a
+missing one.
 """
 
 from collections.abc import Iterable, Iterator

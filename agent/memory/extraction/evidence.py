@@ -23,7 +23,8 @@ def roles(tool_results: bool) -> tuple[str, ...]:
 def evidence(
     messages: Iterable[Message], thread: str, user: str, among_people: bool = False, tool_results: bool = False
 ) -> tuple[list[Turn], int]:
-    """Returns the user's own turns in order, and the number of turns with other people's words.
+    """Returns the user's own turns in order, and the number of turns with other people's words. tool_results: the turns
+    include results of tools.
 
     among_people: True if the thread has several speakers and no assistant, such as an imported chat; its turns are then
     not requests to turnlog.

@@ -125,7 +125,7 @@ async def remembered(
     """Returns the outcome of the requests to remember in a turn on the log, or None if the turn has no such request.
     Applies the rules now if no worker has.
 
-    Raises InvalidRules.
+    Raises InvalidRules, InvalidPrompt.
     """
     asked = {request.refused for request in requests(text)}
     if not asked & {None, "says-nothing"}:
@@ -180,7 +180,7 @@ async def extract_memories(
 
     thread: the conversation; together with `user`, only that user's turns in it. user alone: all conversations of that
     user. rules: a file to use instead of MEMORY_RULES_FILE. Raises InvalidToken, NothingChosen, NotFound, InvalidRules,
-    NotNow, ModelError.
+    InvalidPrompt, NotNow, ModelError.
     """
     at = _with_rules(runtime, rules)
     conversations = await _conversations(at, tenant, thread, user)

@@ -1,7 +1,7 @@
 """Runs the extraction for one user in one conversation: the rules on every turn, a model on batches of turns.
 
-Input: the user's turns that a stage has not read (memory_extractions). Output: memories and the new progress in one
-append, so that a repeated run changes nothing. A model's answer is cached before it is used.
+Input: the user's turns that a stage has not read (memory_extractions). Output: memories and, in the same append as the
+last of them, the new progress, so that a repeated run changes nothing. A model's answer is cached before it is used.
 """
 
 import asyncio
@@ -205,8 +205,8 @@ class Extraction:
         await self._remember(conversation, rest, proposed.extra)
 
     async def _take_back(self, conversation: UserConversation, turn: Turn) -> None:
-        """Takes back the memories from the user's turn before this one. A memory that replaced another is closed, and
-        the other becomes valid again; a memory that replaced none is forgotten."""
+        """Takes back the memories that come only from the user's turn before this one. A memory that replaced another
+        is closed, and the other becomes valid again; a memory that replaced none is forgotten."""
 
         async def find(rows: Rows) -> list[tuple[UUID, UUID | None]]:
             place = (conversation.tenant, rows.place.thread, conversation.thread, conversation.user)

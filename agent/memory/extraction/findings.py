@@ -67,7 +67,8 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class ExtractionResult:
-    """The result of an extractor for some turns. entities: the entities that belong to no finding."""
+    """The result of an extractor for some turns. entities: all entities that a model named, also those of its findings;
+    () for the rules, whose findings contain their entities."""
 
     findings: tuple[Finding, ...] = ()
     rejections: tuple[Rejection, ...] = ()

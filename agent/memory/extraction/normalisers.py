@@ -82,7 +82,7 @@ def clause(value: str, said_at: datetime) -> str:
 
 
 def first_clause(value: str, said_at: datetime) -> str:
-    """Returns the value up to the first comma."""
+    """Returns the value up to the first comma, semicolon or Chinese full stop."""
     return trailing(_FIRST_CLAUSE.sub("", value), said_at)
 
 
@@ -148,8 +148,9 @@ def _of_a_known_time(normaliser: Normaliser) -> Normaliser:
 
 @_of_a_known_time
 def date(value: str, said_at: datetime, *, future: bool = False) -> str:
-    """Returns the date in ISO 8601: 2027-03-18, or 2027-03 for a month. Relative dates count from `said_at`. future: a
-    day or month that has passed becomes that of the next year, unless the value names a year or means the past."""
+    """Returns the date in ISO 8601: 2027-03-18, 2027-03 for a month, or "2027-03-15 to 2027-03-21". Relative dates
+    count from `said_at`. future: a day or month that has passed becomes that of the next year, unless the value names a
+    year or means the past."""
     return _date(value, said_at, future)
 
 

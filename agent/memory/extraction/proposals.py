@@ -32,7 +32,8 @@ def entities(looked: ExtractionResult) -> list[EntitiesFound]:
 
 
 def without_repeats(model: ExtractionResult, rules: ExtractionResult, turns: Sequence[Turn]) -> ExtractionResult:
-    """Returns the model's result without findings that a rule also made: with the same key, content or statement."""
+    """Returns the model's result without findings that a rule, or the model itself before, also made: with the same
+    key, content or statement."""
     by_id = {turn.event_id: turn for turn in turns}
     kept: list[Finding] = []
     rejections = list(model.rejections)

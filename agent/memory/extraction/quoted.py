@@ -2,7 +2,8 @@
 
 Other people's words: pasted, forwarded or quoted text, code, logs, transcripts, texts to work on, and turnlog's own
 additions. Words that are not meant: see not_meant. A quote in delimiters (fences, `>`, quotation marks) ends with them;
-any other quote that a clause introduces extends to the end of the text.
+any other quote that a clause introduces extends to the end of the text, or of a sentence, line or paragraph if the
+clause only says who speaks.
 """
 
 import re
@@ -242,7 +243,8 @@ def _spans_of(pattern: re.Pattern[str]) -> Callable[[str], list[Range]]:
 
 def _introduced(text: str) -> Iterator[Range]:
     """Yields letters and texts with a title up to the end of the text, and the text that a clause introduces: all
-    following text, or one sentence if the clause says who speaks."""
+    following text, or if the clause says who speaks, the rest of its line, or one sentence (with "I", the rest of the
+    paragraph)."""
     for pattern in (_LETTERS, _TITLE_LINE):
         if match := pattern.search(text):
             yield match.start(), len(text)

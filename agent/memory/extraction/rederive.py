@@ -22,8 +22,8 @@ Coverage = Mapping[tuple[str, str], int]
 @dataclass(frozen=True, slots=True)
 class Difference:
     """The difference between the memories of two extractors. added: found by the new one only. gone: found by the old
-    one only. changed: pairs (old, new) from the same turn about the same subject. kept: the number of memories that
-    both found."""
+    one only. changed: pairs (old, new) with the same dedupe key, or if one has no key, of one kind from the same turn.
+    kept: the number of memories that both found."""
 
     added: tuple[StoredMemory, ...]
     changed: tuple[tuple[StoredMemory, StoredMemory], ...]
@@ -122,7 +122,8 @@ def _is_single(row: StoredMemory) -> bool:
 
 
 def _pairs(gone: Sequence[StoredMemory], added: Sequence[StoredMemory]) -> list[tuple[StoredMemory, StoredMemory]]:
-    """Returns pairs (old, new) of different findings about the same subject in the same turn."""
+    """Returns pairs (old, new) of different findings about the same subject: with the same dedupe key, or if one has no
+    key, of one kind from the same turn."""
     free = list(added)
     pairs: list[tuple[StoredMemory, StoredMemory]] = []
     for old in gone:

@@ -3,8 +3,8 @@ and grades. Pure.
 
 A payment card number is masked only if its check digit and issuer are valid, so that order numbers and timestamps stay.
 With `exact`, the same applies to identity numbers; without it, an identity number with a typing error is masked too,
-recognised by its form. Digits without a country code or grouping are masked as a phone number only after a word such as
-"phone".
+recognised by its form. Chinese mobile numbers are masked wherever they are. Other digits without a country code or
+grouping are masked as a phone number only after a word such as "phone".
 """
 
 import re

@@ -1,8 +1,9 @@
 """Groups duplicate memories, and builds the events that close duplicates or undo a compaction.
 
-`duplicate_groups` is pure: it takes memories and near pairs and returns groups. The most important memory of a group
-stays valid and replaces the others, which are closed; nothing is deleted, so that a compaction can be undone.
-Similarity is not transitive here: a memory belongs to a group only if it is similar to the memory that stays.
+`duplicate_groups` is pure: it takes memories and near pairs and returns groups. One memory of a group, if possible one
+with a dedupe key, otherwise the most important one, stays valid and replaces the others, which are closed; nothing is
+deleted, so that a compaction can be undone. Similarity is not transitive here: a memory belongs to a group only if it
+is similar to the memory that stays.
 """
 
 from collections import defaultdict
@@ -21,7 +22,7 @@ from turnlog.events.errors import NotFound
 from turnlog.projectors.models.memories.lookup import memories_by_id
 from turnlog.projectors.models.memories.vectors import compactions
 
-DUPLICATE_SIMILARITY = 0.92  # calibrated; above it two memories are duplicates
+DUPLICATE_SIMILARITY = 0.92  # calibrated; above it two memories that make the same claim are duplicates
 
 
 @dataclass(frozen=True, slots=True)
