@@ -226,7 +226,7 @@ async def import_conversations(
     await runtime.wait_until_projected(timeout_s=600)
     threads = await _append_all(runtime, prepared, appended)
     report.check_some_accepted()
-    await _settle(runtime, projected)
+    await _wait_until_projected(runtime, projected)
     asked = prepared.request.embed
     if report.turns and (report.turns <= WAIT_FOR_VECTORS_UP_TO if asked is None else asked):
         from turnlog.agent.recall.embedding.embed_now import embed_now
@@ -376,7 +376,7 @@ def _noted(items: Iterable[Item], defaults: Defaults, report: ImportReport) -> I
         yield item
 
 
-async def _settle(runtime: Runtime, projected: OnProgress) -> None:
+async def _wait_until_projected(runtime: Runtime, projected: OnProgress) -> None:
     """Waits until the events are projected. Raises NotProjectedInTime after a minute without progress."""
     reached, silent = -1, 0
     while True:

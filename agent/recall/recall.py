@@ -134,7 +134,7 @@ async def recall(
     check_kinds(kinds)
     checked_share("min_importance", min_importance)
     k = k or runtime.settings.recall_top_k
-    await _settle(runtime, tenant, user, thread)
+    await _wait_until_projected(runtime, tenant, user, thread)
     if not keyword_only:
         await runtime.embedder()
     search = recall_of(runtime, asker_of(tenant, user or thread or ""), keyword_only)
@@ -182,7 +182,7 @@ def _confidence(evidence: Evidence | None, memories: Sequence[RecalledMemory]) -
     return round(evidence.also_in(recalled.memory.content for recalled in memories).confidence, 3)
 
 
-async def _settle(runtime: Runtime, tenant: str, user: str | None, thread: str | None) -> None:
+async def _wait_until_projected(runtime: Runtime, tenant: str, user: str | None, thread: str | None) -> None:
     if user is not None:
         await runtime.wait_until_thread_projected(tenant, memory_thread(user), READS_OF_MEMORIES)
     if thread is None:

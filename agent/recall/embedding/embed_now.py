@@ -24,7 +24,7 @@ async def embed_threads(
     Returns why some vectors are missing; None if all exist.
     """
     try:
-        await within(timeout_s, _settle_and_embed(runtime, tenant, threads, on_progress))
+        await within(timeout_s, _embed_when_projected(runtime, tenant, threads, on_progress))
     except ModelError as error:
         return f"keyword search only: {error}"
     except TimeoutError:
@@ -34,7 +34,9 @@ async def embed_threads(
     return f"{counted(left, 'chunk')} without a vector yet, found by words alone" if left else None
 
 
-async def _settle_and_embed(runtime: Runtime, tenant: str, threads: Collection[str], on_progress: OnProgress) -> None:
+async def _embed_when_projected(
+    runtime: Runtime, tenant: str, threads: Collection[str], on_progress: OnProgress
+) -> None:
     await asyncio.gather(*(runtime.wait_until_thread_projected(tenant, thread, READS) for thread in threads))
     await embed_now(runtime, tenant, threads, on_progress)
 
