@@ -28,7 +28,7 @@ from helpers.slow_callbacks import SlowCallbacks
 from helpers.stage import MemoryServer
 from nats.js.errors import NotFoundError
 
-from turnlog.agent.access.throttle import admission, fair_share
+from turnlog.agent.access.throttle import fair_share
 from turnlog.agent.conversations.sessions import bucket, levels, tail
 from turnlog.agent.models import calls
 from turnlog.agent.operations.jobs import caches
@@ -147,7 +147,7 @@ def long_patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     """Raises the time limits of optional work, so that it succeeds on a busy machine: tests expect memories found by
     vectors, copies of sessions in the bucket and counted requests. Tests of timeouts shorten the limits themselves."""
     if "unit" not in request.path.parts:
-        for module in (admission, fair_share, bucket, tail, caches):
+        for module in (fair_share, bucket, tail, caches):
             monkeypatch.setattr(module, "PATIENCE_S", 30.0)
         monkeypatch.setattr(levels, "POSTGRES_PATIENCE_S", 30.0)
         for module in ("conversation", "conversation_context"):
@@ -166,12 +166,6 @@ def no_second_try(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_segment_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retries a failed checkpoint without pauses."""
     monkeypatch.setattr(segments, "PAUSES_S", [0.0] * len(segments.PAUSES_S))
-
-
-@pytest.fixture
-def impatient_throttle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets the throttle wait only a tenth of a second until a request is counted."""
-    monkeypatch.setattr(admission, "PATIENCE_S", 0.1)
 
 
 @dataclass(frozen=True, slots=True)

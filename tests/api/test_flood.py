@@ -18,6 +18,7 @@ from helpers.openai_server import OpenAIServer
 from helpers.servers import eventually
 from prometheus_client import REGISTRY
 
+from turnlog.agent.access.throttle.admission import throttle_of
 from turnlog.agent.access.throttle.fair_share import AT_ONCE, WAITING, Shares, in_share
 from turnlog.agent.answering.turns import NewTurn, add_turns
 from turnlog.consumers.api.request_limits import MOST_REQUESTS
@@ -65,7 +66,6 @@ async def test_a_flood_is_limited_and_another_user_is_not_affected(serve: Serve,
         assert all(int(answer.headers["retry-after"]) > 0 for answer in answered if answer.status_code == 429)
 
 
-@pytest.mark.usefixtures("impatient_throttle")
 async def test_requests_that_cannot_be_counted_in_time_are_refused_on_every_interface(
     serve: Serve, model: OpenAIServer
 ) -> None:
@@ -77,6 +77,7 @@ async def test_requests_that_cannot_be_counted_in_time_are_refused_on_every_inte
         socket(api, "t", f"?token={api.token()}") as ws,
         conn.transaction(),
     ):
+        api.runtime.cached(throttle_of).patience_s = 0.1
         await conn.execute("LOCK TABLE admissions IN ACCESS EXCLUSIVE MODE")
         for path, body in (
             ("/v1/chat/completions", question("t")["json"]),

@@ -16,8 +16,7 @@ from prometheus_client import REGISTRY
 
 from turnlog.agent.access.identity import Role
 from turnlog.agent.access.limits import InvalidLimit, change_limits, limits_of, reset_rate, usage_left
-from turnlog.agent.access.throttle import admission
-from turnlog.agent.access.throttle.admission import NotCounted, admitted
+from turnlog.agent.access.throttle.admission import NotCounted, admitted, throttle_of
 from turnlog.agent.access.throttle.guards import HELD_S, QuotaExceeded, RateLimited, Refused, TooManyAtOnce
 from turnlog.agent.operations.jobs.caches import clean_caches
 from turnlog.agent.runtime import Runtime
@@ -121,22 +120,23 @@ async def test_of_concurrent_requests_two_are_admitted_across_all_processes(
 
 
 async def test_a_killed_process_holds_its_slots_until_their_lease_ends(
-    runtime: Runtime, clock: Clock, database_url: str, monkeypatch: pytest.MonkeyPatch
+    runtime: Runtime, clock: Clock, db: Connection
 ) -> None:
     """A killed process neither renews nor releases its lease; the table shows nothing else of it."""
-    monkeypatch.setattr(admission, "RELEASE", "SELECT %(id)s::uuid")
-    await ask(runtime, clock, 2)
-    monkeypatch.undo()
+    async with AsyncExitStack() as stack:
+        for _ in range(2):
+            await stack.enter_async_context(admitted(runtime, "default", "ann", "user", clock=clock))
+        held = await rows(db, "SELECT held_until, id FROM admissions")
+    async with db.cursor() as cursor:
+        await cursor.executemany("UPDATE admissions SET held_until = %s WHERE id = %s", held)
     clock.forward(HELD_S - 1)
     assert isinstance(await refused(runtime, clock), TooManyAtOnce)
     clock.forward(1)
     await ask(runtime, clock, 1)
 
 
-async def test_a_held_slot_is_renewed(
-    runtime: Runtime, clock: Clock, db: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(admission, "RENEW_S", 0.01)
+async def test_a_held_slot_is_renewed(runtime: Runtime, clock: Clock, db: Connection) -> None:
+    runtime.cached(throttle_of).renew_s = 0.01
     async with AsyncExitStack() as stack:
         for _ in range(2):
             await stack.enter_async_context(admitted(runtime, "default", "ann", "user", clock=clock))
@@ -185,10 +185,11 @@ async def test_changed_limits_apply_also_after_a_redelivery_and_a_rebuild(runtim
             await change_limits(runtime, "default", plan, limits)
 
 
-@pytest.mark.usefixtures("impatient_throttle")
 async def test_requests_are_refused_if_postgres_is_too_slow_to_count_them_or_the_pool_is_exhausted(
-    runtime: Runtime, clock: Clock, db: Connection, monkeypatch: pytest.MonkeyPatch
+    runtime: Runtime, clock: Clock, db: Connection
 ) -> None:
+    throttle = runtime.cached(throttle_of)
+    throttle.patience_s = throttle.ping_s = 0.1
     async with db.transaction():
         await db.execute("LOCK TABLE admissions IN ACCESS EXCLUSIVE MODE")
         with pytest.raises(NotCounted) as refused:
@@ -200,22 +201,21 @@ async def test_requests_are_refused_if_postgres_is_too_slow_to_count_them_or_the
             await taken.enter_async_context(runtime.admissions.connection())
         with pytest.raises(NotCounted):
             await ask(runtime, clock, 1)
-    with silent_server() as address:
-        monkeypatch.setattr(admission, "PING_S", 0.1)
-        with using(runtime, address), pytest.raises(NotCounted):
-            await ask(runtime, clock, 1)
-    monkeypatch.undo()
+    with silent_server() as address, using(runtime, address), pytest.raises(NotCounted):
+        await ask(runtime, clock, 1)
+    throttle.patience_s = 30.0
     await ask(runtime, clock, 1)
 
 
 async def test_while_postgres_is_away_the_process_itself_counts_with_the_same_limits(
-    runtime: Runtime, clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    runtime: Runtime, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(admission, "AWAY_S", 0.0)
+    throttle = runtime.cached(throttle_of)
+    throttle.away_s = 0.0
     caplog.set_level(logging.WARNING, "turnlog.throttle")
     await change_limits(runtime, "default", "user", {"user_per_minute": 8, "agent_per_minute": 3})
     await ask(runtime, clock, 5)  # Postgres counts these requests
-    monkeypatch.setattr(admission, "PATIENCE_S", 0.1)
+    throttle.patience_s = 0.1
     counted = REGISTRY.get_sample_value("turnlog_throttle_local_admissions_total") or 0
     with using(runtime, "postgresql://turnlog@127.0.0.1:1/turnlog"):
         async with AsyncExitStack() as running:
@@ -233,7 +233,7 @@ async def test_while_postgres_is_away_the_process_itself_counts_with_the_same_li
         assert (await refused(runtime, clock, user="bob", agent="essay")).name == "agent_per_minute"
         clock.forward(60)
         await ask(runtime, clock, 1)
-    monkeypatch.setattr(admission, "PATIENCE_S", 10.0)
+    throttle.patience_s = 30.0
     await ask(runtime, clock, 1)
     assert REGISTRY.get_sample_value("turnlog_throttle_local") == 0
     assert (REGISTRY.get_sample_value("turnlog_throttle_local_admissions_total") or 0) - counted == 7

@@ -44,11 +44,7 @@ from turnlog.events.errors import TurnlogError, cause
 from turnlog.events.subjects import check_place
 from turnlog.events.tasks import cancel
 
-PATIENCE_S = 10.0
-# AWAY_S: time until an unavailable Postgres is checked again. PING_S: timeout of such a check.
-AWAY_S, PING_S = 1.0, 1.5
 RETRY_S = 2.0
-RENEW_S = HELD_S / 3
 FAILURES = (psycopg.OperationalError, PoolTimeout, TimeoutError)
 logger = logging.getLogger("turnlog.throttle")
 Clock = Callable[[], datetime | None]
@@ -127,18 +123,26 @@ class NotCounted(TurnlogError):
 
 
 @dataclass(slots=True)
-class _Throttle:
-    """The throttle's state in one process. away: Postgres accepted no connections at the last check, whose result is
-    valid until found_until, by time.monotonic()."""
+class Throttle:
+    """The throttle's state and time limits in one process. away: Postgres accepted no connections at the last check,
+    whose result is valid until found_until, by time.monotonic().
+
+    patience_s: how long a request may wait to be counted. away_s: the time until an unavailable Postgres is checked
+    again. ping_s: the timeout of such a check. renew_s: the time between two renewals of a slot.
+    """
 
     local: LocalCount = field(default_factory=LocalCount)
     away: bool = False
     found_until: float = 0.0
     asking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    patience_s: float = 10.0
+    away_s: float = 1.0
+    ping_s: float = 1.5
+    renew_s: float = HELD_S / 3
 
     async def is_away(self, database_url: str, error: BaseException | None = None) -> bool:
         """Returns whether Postgres is unavailable. Asks it after a failure, and while it is unavailable, at most once
-        per AWAY_S.
+        per away_s.
 
         A slow server, an exhausted pool or a busy process does not count as unavailable.
         """
@@ -146,28 +150,28 @@ class _Throttle:
             return False
         async with self.asking:
             if time.monotonic() >= self.found_until:
-                away = not await _takes_connections(database_url)
+                away = not await _takes_connections(database_url, self.ping_s)
                 if away and not self.away:
                     logger.warning(
                         "Postgres is away, the throttle counts in this process alone: %s", error and cause(error)
                     )
                 if self.away and not away:
                     logger.warning("Postgres is back, the throttle counts there again")
-                self.away, self.found_until = away, time.monotonic() + AWAY_S
+                self.away, self.found_until = away, time.monotonic() + self.away_s
                 metrics.THROTTLE_LOCAL.set(away)
             return self.away
 
 
-def _throttle(_: Runtime) -> _Throttle:
-    return _Throttle()
+def throttle_of(_: Runtime) -> Throttle:
+    return Throttle()
 
 
-async def _takes_connections(database_url: str) -> bool:
+async def _takes_connections(database_url: str, timeout_s: float) -> bool:
     """Returns whether Postgres accepts connections, which it does not while it starts or stops (libpq, PQping). A
-    server that is silent for PING_S counts as slow, not as unavailable."""
+    server that is silent for timeout_s counts as slow, not as unavailable."""
     address = make_conninfo(database_url, connect_timeout=2).encode()
     try:
-        async with asyncio.timeout(PING_S):
+        async with asyncio.timeout(timeout_s):
             return await asyncio.to_thread(PGconn.ping, address) == Ping.OK
     except TimeoutError:
         return True
@@ -199,7 +203,7 @@ async def admitted(
     without: LimitName = "tokens_per_day" if embeds else "embedding_tokens_per_day"
     request = {**parameters(tenant, user, role, thread, agent, without), "id": uuid7()}
     is_counted = await _admit(runtime, request, clock)
-    local = runtime.cached(_throttle).local
+    local = runtime.cached(throttle_of).local
     local.begin(request, clock() or datetime.now(UTC))
     keeper = asyncio.create_task(_keep(runtime, request["id"], clock)) if is_counted else None
     try:
@@ -223,7 +227,7 @@ async def _admit(runtime: Runtime, request: dict[str, Any], clock: Clock) -> boo
 
     Raises Refused, NotCounted.
     """
-    throttle = runtime.cached(_throttle)
+    throttle = runtime.cached(throttle_of)
     if not await throttle.is_away(runtime.database_url):
         try:
             guards, now = await _counted(runtime, request, clock)
@@ -243,7 +247,8 @@ async def _admit(runtime: Runtime, request: dict[str, Any], clock: Clock) -> boo
 
 async def _counted(runtime: Runtime, request: dict[str, Any], clock: Clock) -> tuple[list[Guard], datetime]:
     """Returns the used amounts, and the time at which they were counted. All statements go in one round trip."""
-    async with asyncio.timeout(PATIENCE_S), _pool(runtime).connection() as conn:
+    patience_s = runtime.cached(throttle_of).patience_s
+    async with asyncio.timeout(patience_s), _pool(runtime).connection() as conn:
         async with conn.pipeline(), conn.transaction():
             await conn.execute(LOCK.encode(), request)
             cursor = await conn.execute(ADMIT.encode(), {**request, "now": clock()})
@@ -260,12 +265,13 @@ def _check(guards: Sequence[Guard], now: datetime) -> None:
 
 async def _keep(runtime: Runtime, slot: UUID, clock: Clock) -> None:
     while True:
-        await asyncio.sleep(RENEW_S)
+        await asyncio.sleep(runtime.cached(throttle_of).renew_s)
         await _change(runtime, RENEW, {"id": slot, "now": clock()})
 
 
 async def _change(runtime: Runtime, sql: str, values: dict[str, Any]) -> None:
     """Executes a statement on `admissions`; does nothing if Postgres is unavailable. Leases expire by themselves."""
+    patience_s = runtime.cached(throttle_of).patience_s
     with contextlib.suppress(*FAILURES):
-        async with asyncio.timeout(PATIENCE_S), _pool(runtime).connection() as conn:
+        async with asyncio.timeout(patience_s), _pool(runtime).connection() as conn:
             await conn.execute(sql.encode(), values)
