@@ -117,7 +117,7 @@ def number(value: str, said_at: datetime, *, decimals: int = 0) -> str:
 
 
 def chinese_number(text: str) -> int:
-    """Reads a numeral: 十七 → 17; 一千四百八 is not supported. Raises ValueError."""
+    """Reads a numeral: 十七 → 17; the short form 一千四百八 is read as 1408, not 1480. Raises ValueError."""
     total = digit = 0
     for char in text:
         if char in _DIGITS:
