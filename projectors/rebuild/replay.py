@@ -1,5 +1,6 @@
 """Rebuilds a single thread in place, and retries or drops its parked events."""
 
+import contextlib
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -84,7 +85,8 @@ async def _threads(log: Log, tenant: str, from_seq: int) -> list[str]:
 
 
 async def retry(log: Log, database_url: str, projection: Projection, place: Place) -> Retried:
-    """Applies a thread's parked events in order; an event that fails again stays parked with the events after it."""
+    """Applies a thread's parked events in order; an event that fails again stays parked with the events after it.
+    Parked events that the log no longer has are forgotten. Raises NotFound if the log has no such thread."""
     partition = await _partition(log, place)
     async with await connect(database_url) as conn, conn.transaction():
         at = await _locked(conn, projection, partition)
@@ -111,9 +113,12 @@ async def drop(log: Log, database_url: str, projection: Projection, seq: int) ->
 async def _retry(log: Log, conn: Connection, projection: Projection, place: Place, at: Positions) -> Retried:
     seqs = sorted(await _seqs(conn, projection, place, "parked"))
     await _unpark(conn, projection, place)
-    batch = [incoming(await log.stored(seq), log.signer) for seq in seqs]
+    batch: list[Incoming] = []
+    for seq in seqs:
+        with contextlib.suppress(NotFound):  # it was deleted or overwritten since
+            batch.append(incoming(await log.stored(seq), log.signer))
     still = await _apply(conn, projection, await without_duplicates(conn, batch, at.partition), at)
-    return Retried(tuple(s for s in seqs if s not in still), tuple(sorted(still)))
+    return Retried(tuple(m.seq for m in batch if m.seq not in still), tuple(sorted(still)))
 
 
 async def _apply(conn: Connection, projection: Projection, batch: Sequence[Incoming], at: Positions) -> set[int]:

@@ -28,7 +28,7 @@ from turnlog.agent.privacy.personal_data import erase_person, plan_erasure
 from turnlog.agent.recall.embedding.pending import pending_chunks, pending_count
 from turnlog.agent.settings import Settings
 from turnlog.consumers.erasing import erasure_reach
-from turnlog.events.contracts import ForkedSummary, SummaryWritten, ThreadForked
+from turnlog.events.contracts import ForkedSummary, SummaryWritten, ThreadForked, UsageMetered
 from turnlog.events.log import Log
 from turnlog.events.subjects import publish_subject
 from turnlog.events.tasks import pause
@@ -277,6 +277,23 @@ async def test_a_parked_thread_is_erased_too(room: Stage) -> None:
     assert receipt.hits == {}
     assert await room.rows("SELECT count(*) FROM messages WHERE thread_id = 'talk-ann'") == [(0,)]
     assert await room.rows("SELECT count(*) FROM dead_letters WHERE status = 'parked'") == [(0,)]
+
+
+async def test_parked_events_of_a_sum_over_threads_do_not_stop_an_erasure(room: Stage) -> None:
+    """Tests an event that the erasure overwrites, and one that waits behind it."""
+    log, used = room.runtime.log, UsageMetered(purpose="answer", provider="local", model="m", tokens_in=3)
+    subject = publish_subject("default", "talk-ann", "usage_metered")
+    bad = json.dumps({"specversion": "1.0", "type": "turnlog.usage_metered", "data": {"said": secret("ann", "said")}})
+    await log.append(turn("It is Ann.", thread="talk-ann", user="ann"))
+    await log.nc.jetstream().publish(subject, bad.encode())
+    await log.append(event(used, "talk-ann", user="ann"))
+    await room.runtime.wait_until_projected()
+    parked = "SELECT projection FROM dead_letters WHERE status = 'parked'"
+    assert await room.rows(parked) == [("usage",)] * 2
+    assert (await erase(room, "ann", [secret("ann", "said")])).hits == {}
+    assert await room.rows(parked) == []
+    assert await room.rows("SELECT tokens_in FROM usage") == [(3,)]
+    assert (await erase(room, "ann")).hits == {}
 
 
 async def test_caches_of_other_processes_are_cleared(room: Stage) -> None:

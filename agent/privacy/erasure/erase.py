@@ -44,10 +44,10 @@ from turnlog.events.contracts import Erased, Event, UserErased
 from turnlog.events.errors import NotFound
 from turnlog.events.log import Log, nats_errors
 from turnlog.events.progress import OnProgress
-from turnlog.events.subjects import RECEIPT_BUCKET, former_thread
+from turnlog.events.subjects import RECEIPT_BUCKET, former_thread, thread_token
 from turnlog.projectors.engine.database import connect, lock_key
 from turnlog.projectors.models.registry import BY_NAME, PROJECTIONS
-from turnlog.projectors.rebuild.replay import rebuild_thread
+from turnlog.projectors.rebuild.replay import rebuild_thread, retry
 from turnlog.projectors.rebuild.shadow import discard_abandoned
 
 AT_ONCE = 16
@@ -234,11 +234,16 @@ async def _overwritten(log: Log, seqs: Sequence[int], on_progress: OnProgress) -
 
 
 async def _rebuild(at: ErasureScope, plan: Plan, done: _Done) -> None:
-    """Rebuilds shared threads, which then show tombstones for the person's turns, and threads that were parked."""
+    """Rebuilds shared threads, which then show tombstones for the person's turns, and threads that were parked. In read
+    models that sum over threads, the parked events are applied again, as far as the log still has them."""
     async with at.runtime.pool.connection() as conn:
         stopped = await rows.parked(conn, plan.person, sorted(plan.traces.own))
-    for name, thread in stopped:
-        await rebuild_thread(at.runtime.log, at.runtime.database_url, BY_NAME[name], plan.person.tenant, thread)
+    log, url, tenant = at.runtime.log, at.runtime.database_url, plan.person.tenant
+    for projection, thread in ((BY_NAME[name], thread) for name, thread in stopped):
+        if projection.per_thread:
+            await rebuild_thread(log, url, projection, tenant, thread)
+        else:
+            await retry(log, url, projection, (tenant, thread_token(thread)))
     if plan.traces.shared:
         await at.runtime.wait_until_projected()
         with at.reach.step("rebuilding shared threads") as progress:
