@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails
 from turnlog.agent.answering.run import MAX_ROUNDS
 from turnlog.agent.settings import team_secret
 from turnlog.agent.team.router import Rule, SimpleAnswer
+from turnlog.events.contracts import MAX_DEPTH
 from turnlog.events.errors import TurnlogError
 
 TEAM_FILE = "team.toml"
@@ -182,13 +183,13 @@ class HttpService(_Server):
 
 
 class TeamFile(_Part):
-    """The file team.toml. entry: the agent that answers if no rule is sure. depth: how often a question may be handed
-    on. tools_from: Python modules whose functions marked with @tool are the team's tools. preferences: names that users
-    may set besides turnlog's own. mcp, http: servers with more tools."""
+    """The file team.toml. entry: the agent that answers if no rule is sure. depth: the maximum number of times that a
+    question is handed on in one run. tools_from: Python modules whose functions marked with @tool are the team's tools.
+    preferences: names that users may set besides turnlog's own. mcp, http: servers with more tools."""
 
     name: str = Field(min_length=1)
     entry: str
-    depth: int = Field(3, ge=0, le=10)
+    depth: int = Field(MAX_DEPTH, ge=0, le=MAX_DEPTH)
     simple: tuple[Simple, ...] = ()
     tools_from: tuple[str, ...] = ()
     preferences: dict[str, Literal["text", "list"]] = Field(default_factory=dict)

@@ -16,6 +16,7 @@ from turnlog.agent.team.teams import (
     check_tools,
     load_team,
 )
+from turnlog.events.contracts import MAX_DEPTH
 
 SUPPORT = Path(__file__).parents[1] / "teams" / "support"
 AGENT = 'name = "A"\nprompt = "Be kind."\n'
@@ -149,6 +150,16 @@ def test_a_server_of_tools_that_cannot_be_used_is_named(text: str, problem: str,
     (tmp_path / "a.toml").write_text(AGENT)
     (tmp_path / "team.toml").write_text(f'name = "T"\nentry = "a"\n{text}\n')
     with pytest.raises(InvalidTeam, match=f"team.toml: {problem}"):
+        load_team(tmp_path)
+
+
+def test_a_team_hands_a_question_on_at_most_as_often_as_events_can_record(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(AGENT)
+    team = 'name = "T"\nentry = "a"\ndepth = {}\n'
+    (tmp_path / "team.toml").write_text(team.format(MAX_DEPTH))
+    assert load_team(tmp_path).depth == MAX_DEPTH
+    (tmp_path / "team.toml").write_text(team.format(MAX_DEPTH + 1))
+    with pytest.raises(InvalidTeam, match=r"team\.toml: depth: should be less than or equal to 3, not 4"):
         load_team(tmp_path)
 
 
