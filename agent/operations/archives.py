@@ -66,7 +66,7 @@ async def archive_conversations(
 
 
 async def restore_conversation(runtime: Runtime, tenant: str, thread: str) -> Restored:
-    """Restores a conversation if it is in the archive. Raises InvalidToken, NotFound, MissingExtra."""
+    """Restores a conversation if it is in the archive. Raises InvalidToken, NotFound."""
     check_place(tenant, thread)
     async with runtime.reading("messages", "archives", "thread_activity") as conn:
         if not await is_there(conn, tenant, thread):

@@ -73,7 +73,7 @@ async def export_person(
     """Yields everything stored about a user: one JSON document, in pieces of text. At most one conversation is in
     memory. level: which parts are masked; None masks nothing.
 
-    Restores archived conversations of the user first. Raises InvalidToken, MissingExtra, LogUnavailable, GapInLog,
+    Restores archived conversations of the user first. Raises InvalidToken, LogUnavailable, GapInLog,
     KeyUnavailable, NotProjectedInTime.
     """
     person, regions = person_of(tenant, user), runtime.settings.phone_regions.split(",")
@@ -122,7 +122,7 @@ async def erase_person(
     receipt. full: use VACUUM FULL, which locks each table.
 
     An erasure cannot be undone; one that was killed can be run again. Raises LogUnavailable, DatabaseUnavailable,
-    NotProjectedInTime, MissingExtra.
+    NotProjectedInTime.
     """
     return await erase.erase(ErasureScope(runtime, reach), plan, reason, full)
 

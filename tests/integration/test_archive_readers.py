@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -81,6 +82,26 @@ async def test_erasing_a_user_takes_their_files_and_leaves_those_of_others(play:
         assert (stored_files(stage), receipt.data.counts["archive files"], receipt.data.hits) == ([of_bob], 3, 0)
         assert not await restore_thread(stage, "t") and await restore_thread(stage, "b")
         assert {row[0] for row in await stage.rows("SELECT thread_id FROM messages")} == {"b"}
+
+
+async def test_without_pyarrow_files_are_restored_from_the_log_and_an_erasure_says_that_it_cannot_search_them(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with play() as stage:
+        await append_conversations(stage, "t")
+        await append_conversations(stage, "b", user="bob")
+        before = await table_rows(stage)
+        await archive_threads(stage)
+        monkeypatch.setitem(sys.modules, "pyarrow", None)
+        assert await restore_thread(stage, "t") and await restore_thread(stage, "b")
+        assert await table_rows(stage) == before
+        reach = erasure_reach(stage.runtime.settings)
+        plan = await plan_erasure(stage.runtime, "default", "ann", reach, strings=["Only Ann says this"])
+        receipt = await erase_person(stage.runtime, plan, reach)
+        unread = {place: count for place, count in receipt.data.scanned.items() if place.startswith("archive files")}
+        assert unread == {
+            "archive files that cannot be read (Parquet files need pyarrow: pip install 'turnlog[parquet]')": 1
+        }
 
 
 async def test_a_conversation_is_restored_in_parts_even_after_a_crash_between_them(

@@ -15,6 +15,7 @@ from turnlog.agent.conversations.archive.files import (
     read_archive,
     unsealed,
 )
+from turnlog.agent.extras import MissingExtra
 from turnlog.agent.runtime import Runtime
 from turnlog.events.codec import decode, encode
 from turnlog.events.contracts import ARCHIVING, REMOVALS, ArchivedEvent, Event, ThreadArchived, ThreadRestored
@@ -46,8 +47,9 @@ async def restore(log: Log, folder: Path, tenant: str, thread: str) -> int | Non
     """Restores the conversation; returns the sequence at which it is complete again, or None if it is not archived (any
     more).
 
-    A missing or damaged file is logged, and the log itself is read instead. Two concurrent calls restore it once, and a
-    call after a crash finishes the restoring. Raises LogUnavailable, GapInLog, KeyUnavailable, MissingExtra.
+    If the file is missing or damaged, or pyarrow is not installed, this is logged, and the log itself is read instead.
+    Two concurrent calls restore it once, and a call after a crash finishes the restoring. Raises LogUnavailable,
+    GapInLog, KeyUnavailable.
     """
     while (archived := await _find(log, tenant, thread)) is not None:
         events = await _told_again(log, folder, archived)
@@ -103,7 +105,7 @@ async def _rows(log: Log, folder: Path, archived: _Archived) -> list[ArchivedRow
         if log.keyring is not None:
             await log.keyring.prefetch({row.key for row in rows if row.key is not None})
         return await asyncio.to_thread(unsealed, rows, log.keyring, tenant, path)
-    except (ArchiveMissing, ArchiveDamaged, InvalidEvent) as error:
+    except (ArchiveMissing, ArchiveDamaged, InvalidEvent, MissingExtra) as error:
         logger.warning("%s; the conversation is restored from the log itself", error)
     rows = await thread_rows(log, tenant, archived.event.thread, archived.data.through_seq)
     return [row for row in rows if row.seq >= archived.data.from_seq]
@@ -170,7 +172,7 @@ async def restored_if_archived(runtime: Runtime, conn: Connection, tenant: str, 
     query.
 
     Returns when the read models READS have applied them. Raises LogUnavailable, GapInLog, KeyUnavailable,
-    MissingExtra, NotProjectedInTime.
+    NotProjectedInTime.
     """
     archived = await archived_lineage(conn, tenant, thread)
     for thread_id in archived:

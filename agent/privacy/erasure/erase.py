@@ -73,7 +73,7 @@ async def erase(at: ErasureScope, plan: Plan, reason: str | None = None, is_full
     locks each of them.
 
     Waits for a running redaction, because its replacements would be sealed with a new key of the person. Raises
-    LogUnavailable, DatabaseUnavailable, NotProjectedInTime, MissingExtra; the erasure can then be run again.
+    LogUnavailable, DatabaseUnavailable, NotProjectedInTime; the erasure can then be run again.
     """
     async with await connect(at.runtime.database_url) as conn:
         await conn.execute("SELECT pg_advisory_lock_shared(%s, -1)", (lock_key(REDACTION, "build"),))

@@ -14,7 +14,7 @@ from nats.errors import Error as NatsError
 from nats.js.errors import KeyNotFoundError, NoKeysError, NotFoundError
 from psycopg import sql
 
-from turnlog.agent.extras import parquet
+from turnlog.agent.extras import MissingExtra, parquet
 from turnlog.agent.privacy.erasure.string_search import Searched, SearchStrings
 from turnlog.events.log import Log
 from turnlog.events.progress import OnProgress
@@ -130,8 +130,8 @@ async def bucket_entries(log: Log, name: str) -> AsyncIterator[tuple[str, bytes]
 def scan_files(
     paths: Iterable[tuple[str, Path]], search_strings: SearchStrings, scan: Scan, on_progress: OnProgress
 ) -> None:
-    """Searches files for the strings. paths: pairs (kind, file). Files that cannot be read are counted separately;
-    files that were removed meanwhile are skipped. Raises MissingExtra for a Parquet file without pyarrow."""
+    """Searches files for the strings. paths: pairs (kind, file). Files that cannot be read are counted separately, as
+    are Parquet files if pyarrow is not installed; files that were removed meanwhile are skipped."""
     every = list(paths)
     for at, (kind, path) in enumerate(every):
         try:
@@ -139,7 +139,9 @@ def scan_files(
         except FileNotFoundError:
             continue
         except OSError:
-            scan.places[f"{kind} that cannot be read"] = scan.places.get(f"{kind} that cannot be read", 0) + 1
+            scan.note(f"{kind} that cannot be read", f"file {path}", 0)
+        except MissingExtra as error:
+            scan.note(f"{kind} that cannot be read ({error})", f"file {path}", 0)
         on_progress(at + 1, len(every))
 
 
