@@ -3015,7 +3015,7 @@ export interface components {
          * @description A run of an agent. agent: the agent that spoke last. status: running, solved or failed. code: the error of a
          *     failed run. cost_usd: the cost of its model calls. price_known: False if a call used tokens of a model without a
          *     price; for older events without this field, False if it used tokens at no cost. started_at: when its first step was
-         *     recorded. took_ms: the time from the beginning of the first step to the end of the run.
+         *     recorded. took_ms: the time from the beginning of the first step to the end of the run; None while it runs.
          */
         AgentRun: {
             /**

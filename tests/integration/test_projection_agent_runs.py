@@ -90,6 +90,13 @@ async def test_the_duration_of_a_run_includes_its_first_plan(db: Connection) -> 
     assert run.took_ms == pytest.approx(12_000 + 1_000 * (run.ended_at - run.started_at).total_seconds(), abs=1)
 
 
+async def test_a_running_run_has_no_duration(db: Connection) -> None:
+    plan = RunPlanned(run_id=RUN, agent="school", latency_ms=12_000)
+    await Spec(db, AGENT_RUNS).given(step(plan)).then("SELECT count(*) FROM agent_runs", [(1,)])
+    (run,) = await agent_runs_of(db, "default")
+    assert (run.status, run.ended_at, run.took_ms) == ("running", None, None)
+
+
 async def test_a_zero_cost_is_distinguished_from_an_unknown_price(db: Connection) -> None:
     runs = {price: UUID(int=10 + at) for at, price in enumerate((True, False, None))}
     await (

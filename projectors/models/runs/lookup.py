@@ -15,7 +15,7 @@ class AgentRun:
     """A run of an agent. agent: the agent that spoke last. status: running, solved or failed. code: the error of a
     failed run. cost_usd: the cost of its model calls. price_known: False if a call used tokens of a model without a
     price; for older events without this field, False if it used tokens at no cost. started_at: when its first step was
-    recorded. took_ms: the time from the beginning of the first step to the end of the run."""
+    recorded. took_ms: the time from the beginning of the first step to the end of the run; None while it runs."""
 
     run_id: UUID
     thread: str
@@ -58,10 +58,11 @@ class RunStep:
 _PRICE_KNOWN = "coalesce(price_known, tokens_in + tokens_out = 0 OR cost_micro_usd > 0)"
 _RUNS = f"""
 SELECT run_id, thread_id AS thread, user_id AS user, agent, status, code, started_at, ended_at, tokens_in, tokens_out,
-       (1000 * greatest(extract(epoch FROM ended_at - started_at), 0))::int + coalesce((
-         SELECT CASE kind WHEN 'plan' THEN latency_ms END FROM agent_run_steps s
-         WHERE (s.tenant, s.thread_id, s.run_id) = (r.tenant, r.thread_id, r.run_id) ORDER BY seq LIMIT 1), 0)
-         AS took_ms,
+       CASE WHEN ended_at IS NOT NULL THEN
+         (1000 * greatest(extract(epoch FROM ended_at - started_at), 0))::int + coalesce((
+           SELECT CASE kind WHEN 'plan' THEN latency_ms END FROM agent_run_steps s
+           WHERE (s.tenant, s.thread_id, s.run_id) = (r.tenant, r.thread_id, r.run_id) ORDER BY seq LIMIT 1), 0)
+       END AS took_ms,
        cost_micro_usd / 1e6::float AS cost_usd, NOT EXISTS (
          SELECT FROM agent_run_steps s WHERE (s.tenant, s.thread_id, s.run_id) = (r.tenant, r.thread_id, r.run_id)
          AND s.tokens_in + s.tokens_out > 0 AND NOT {_PRICE_KNOWN}) AS price_known
