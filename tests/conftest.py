@@ -31,7 +31,6 @@ from nats.js.errors import NotFoundError
 from turnlog.agent.access.throttle import fair_share
 from turnlog.agent.conversations.sessions import bucket, levels, tail
 from turnlog.agent.models import calls
-from turnlog.agent.operations.jobs import caches
 from turnlog.agent.privacy.keys.key_stream import KeyStream
 from turnlog.agent.recall import memory_search, search
 from turnlog.consumers.servers import background, lease, postgres_server, start, stop
@@ -147,7 +146,7 @@ def long_patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     """Raises the time limits of optional work, so that it succeeds on a busy machine: tests expect memories found by
     vectors, copies of sessions in the bucket and counted requests. Tests of timeouts shorten the limits themselves."""
     if "unit" not in request.path.parts:
-        for module in (fair_share, bucket, tail, caches):
+        for module in (fair_share, bucket, tail):
             monkeypatch.setattr(module, "PATIENCE_S", 30.0)
         monkeypatch.setattr(levels, "POSTGRES_PATIENCE_S", 30.0)
         for module in ("conversation", "conversation_context"):

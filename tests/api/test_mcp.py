@@ -15,8 +15,7 @@ from helpers.cli_process import environment
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters
 
-from turnlog.consumers.api.mcp import tools
-from turnlog.consumers.api.mcp.tools import make_server
+from turnlog.consumers.api.mcp.tools import MOST_MEMORIES, make_server
 
 pytestmark = pytest.mark.slow
 
@@ -59,16 +58,13 @@ async def test_a_memory_is_recalled_and_forgotten_only_for_its_user(serve: Serve
         assert (await bob.call_tool("context", {"thread_id": "t"})).is_error
 
 
-async def test_pages_of_memories_leave_nothing_out_while_others_are_forgotten(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tools, "MOST_MEMORIES", 2)
+async def test_pages_of_memories_leave_nothing_out_while_others_are_forgotten(serve: Serve) -> None:
     async with serve() as api, mcp_of(api) as ann:
-        said = ["Ann likes tea.", "Ann has a corgi.", "Ann lives in Lyon.", "Ann plays the harp."]
+        said = [f"Ann has read book {n}." for n in range(MOST_MEMORIES + 2)]
         ids = {text: (await call(ann, "remember", text=text))["memory_id"] for text in said}
         first = await call(ann, "memories")
         assert {memory["content"] for memory in first["memories"]} == set(said[2:])
-        await call(ann, "forget", memory_id=ids[said[3]])
+        await call(ann, "forget", memory_id=ids[said[-1]])
         second = await call(ann, "memories", cursor=first["next"])
         assert {memory["content"] for memory in second["memories"]} == set(said[:2])
         assert second["next"] is None

@@ -96,22 +96,25 @@ async def test_a_failed_answer_lets_the_next_question_through(api: Api, model: M
         assert sorted(reply.status_code == 200 for reply in asked) == [False, True]
 
 
-async def test_the_waiting_questions_of_a_conversation_are_limited(
-    api: Api, model: MemoryServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(thread_turns, "WAITING", 1)
+async def test_the_waiting_questions_of_a_conversation_are_limited(api: Api, model: MemoryServer) -> None:
+    async def wait_in_line() -> None:
+        async with thread_turns.in_turn(api.runtime, "default", "t", 180.0):
+            pass
+
     async with api.client("ann", role="vip") as ann:
         go_on, before = threading.Event(), len(model.requests)
         model.first["answer"] = [Step(text="first", until=go_on)]
         first = asyncio.create_task(completion(ann, "t", "One?"))
         await asyncio.to_thread(model.wait_for_requests, before + 1)
-        others = [asyncio.create_task(completion(ann, "t", question)) for question in ("Two?", "Three?")]
-        done, _ = await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
-        [refused] = done
-        assert (refused.result().status_code, "in this conversation" in refused.result().text) == (429, True)
-        assert int(refused.result().headers["Retry-After"]) >= 1
+        others = [asyncio.create_task(wait_in_line()) for _ in range(thread_turns.WAITING - 1)]
+        second = asyncio.create_task(completion(ann, "t", "Two?"))
+        queues = api.runtime.cached(thread_turns._Queues)
+        await eventually(lambda: asyncio.sleep(0, len(queues["default/t"]) == 1 + thread_turns.WAITING))
+        refused = await completion(ann, "t", "Three?")
+        assert (refused.status_code, "in this conversation" in refused.text) == (429, True)
+        assert int(refused.headers["Retry-After"]) >= 1
         go_on.set()
-        await asyncio.gather(first, *others)
+        await asyncio.gather(first, second, *others)
         assert len(await turns(ann, "t")) == 4
 
 

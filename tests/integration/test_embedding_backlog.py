@@ -16,7 +16,6 @@ from turnlog.agent.models.nano_e5 import MODEL
 from turnlog.agent.operations.importers import Defaults
 from turnlog.agent.operations.importing import ImportRequest, import_conversations, prepare_import
 from turnlog.agent.operations.lag import embedding_backlog
-from turnlog.agent.recall.embedding import backlog as backlogs
 from turnlog.agent.recall.embedding import embedder
 from turnlog.agent.recall.embedding.backlog import Backlog
 from turnlog.agent.recall.embedding.embed_now import embed_threads
@@ -213,19 +212,16 @@ SELECT 'default', 't' || n % 100, n::text, n, '{}', '{}', '{}', 0, 'user', 'user
 FROM generate_series(1, 20000) n"""
 
 
-async def test_counting_a_large_backlog_stops_at_a_limit_and_says_more_than(
-    play: Play, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(backlogs, "COUNT_TO", 500)
+async def test_counting_a_large_backlog_stops_at_a_limit_and_says_more_than(play: Play) -> None:
     async with play() as stage:
         await say(stage, "t", 1)
         await embed(stage)
         await stage.rows(f"WITH many AS ({_MANY} RETURNING 1) SELECT count(*) FROM many")
         backlog = await embedding_backlog(stage.runtime)
-        assert (backlog.chunks, backlog.more) == (500, True)
+        assert (backlog.chunks, backlog.more) == (10_000, True)
         assert backlog.texts_per_s
-        assert backlog.seconds_left == pytest.approx(500 / backlog.texts_per_s)
-        assert backlog.sentence().startswith("more than 500 texts without a vector, ")
+        assert backlog.seconds_left == pytest.approx(10_000 / backlog.texts_per_s)
+        assert backlog.sentence().startswith("more than 10,000 texts without a vector, ")
         assert backlog.sentence().count("more than") == 2
         assert backlog.document()["more"] is True
         async with stage.runtime.pool.connection() as conn:

@@ -10,7 +10,6 @@ from helpers.memory_events import MODEL, cached_vectors, embedded, recorded
 from helpers.sample_events import event, turn
 from helpers.servers import rows
 
-from turnlog.agent.operations.jobs import caches
 from turnlog.agent.operations.jobs.caches import clean_caches
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
@@ -32,8 +31,8 @@ async def runtime(nats_url: str, database_url: str) -> AsyncIterator[Runtime]:
         yield made
 
 
-async def clean(runtime: Runtime, hours: int = 25) -> dict[str, int]:
-    return (await clean_caches(runtime, datetime.now(UTC) + timedelta(hours=hours), no_progress)).counts
+async def clean(runtime: Runtime, hours: int = 25, patience_s: float = 180.0) -> dict[str, int]:
+    return (await clean_caches(runtime, datetime.now(UTC) + timedelta(hours=hours), no_progress, patience_s)).counts
 
 
 async def vectors(conn: Connection) -> set[tuple[str, str]]:
@@ -90,12 +89,9 @@ async def test_model_answers_are_deleted_after_a_day_and_those_of_a_deleted_thre
         assert await answers() == {b"refused", b"of a memory"}
 
 
-async def test_nothing_is_deleted_while_pending_rows_may_need_it(
-    runtime: Runtime, db: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(caches, "PATIENCE_S", 0.1)
+async def test_nothing_is_deleted_while_pending_rows_may_need_it(runtime: Runtime, db: Connection) -> None:
     await cached_vectors(db, [RUN])
     await runtime.log.append(turn("I run"))
     with pytest.raises(NotProjectedInTime):
-        await clean(runtime)
+        await clean(runtime, patience_s=0.1)
     assert await vectors(db) == {(MODEL, RUN)}

@@ -13,8 +13,8 @@ from helpers.servers import rows
 from langgraph.store.base import PutOp
 
 from turnlog.agent.settings import Settings
-from turnlog.consumers.langgraph.store import writes as store_writes
 from turnlog.consumers.langgraph.store.index import InvalidIndex, model_name
+from turnlog.consumers.langgraph.store.writes import AT_ONCE
 from turnlog.events.errors import InvalidToken
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.store.projection import STORE_ITEMS
@@ -210,15 +210,12 @@ async def test_while_the_embedder_is_away_items_are_stored_and_found_without_it(
         assert await store.areindex() == 0
 
 
-async def test_items_without_vectors_do_not_hide_items_with_vectors(
-    stores: Stores, db: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store_writes, "AT_ONCE", 2)
+async def test_items_without_vectors_do_not_hide_items_with_vectors(stores: Stores, db: Connection) -> None:
     words = WordVectors()
     words.away = True
     async with stores.opened(index=index_by(words, "text")) as store:
-        for n in range(5):
-            await store.aput(("d",), f"none {n}", {"text": "dog"}, index=False)
+        none = (PutOp(("d",), f"a{n}", {"text": "dog"}, index=False) for n in range(2 * AT_ONCE + 1))
+        await store.abatch(none)
         for n in range(3):
             await store.aput(("d",), f"k{n}", {"text": f"cat {n}"})
         words.away = False

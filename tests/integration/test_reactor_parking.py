@@ -114,10 +114,7 @@ async def test_the_command_lists_and_retries_what_a_reactor_parked(play: Play, r
     assert (await turnlog("dead-letters", "list")).out == "no dead letters\n"
 
 
-async def test_an_unavailable_dependency_parks_nothing_even_after_repeated_failures(
-    play: Play, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(durable_consumer, "SERVER_AWAY_S", 0.0)
+async def test_an_unavailable_dependency_parks_nothing_even_after_repeated_failures(play: Play) -> None:
     away = (ModelUnavailable("the model is down"), LogUnavailable("NATS is down"), psycopg.OperationalError("gone"))
     errors, stop = iter(away * durable_consumer.TRIES), asyncio.Event()
 

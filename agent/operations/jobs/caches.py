@@ -42,16 +42,20 @@ OR (thread_id IS NOT NULL
   AND NOT EXISTS (SELECT FROM memories m WHERE m.tenant = c.tenant AND m.thread_id = c.thread_id))"""
 
 
-async def clean_caches(runtime: Runtime, due_at: datetime, on_progress: OnProgress) -> Done:
-    """Cleans the caches of every tenant. Raises NotProjectedInTime while projectors are behind, and then deletes no
-    vectors or answers, because later rows may need them."""
+async def clean_caches(
+    runtime: Runtime, due_at: datetime, on_progress: OnProgress, patience_s: float = PATIENCE_S
+) -> Done:
+    """Cleans the caches of every tenant. patience_s: how long to wait for the projectors.
+
+    Raises NotProjectedInTime while projectors are behind, and then deletes no vectors or answers, because later rows
+    may need them."""
     values = {"before": due_at - KEPT, "probe": hashlib.sha256(PROBE_TEXT.encode()).digest()}
     async with runtime.pool.connection() as conn:
         await conn.execute(EXPIRED.encode(), {"now": due_at})
         on_progress(1, 4)
         await conn.execute(idempotency.EXPIRED, {"before": due_at - idempotency.KEPT})
         on_progress(2, 4)
-    async with runtime.reading(*READS, timeout_s=PATIENCE_S) as conn:
+    async with runtime.reading(*READS, timeout_s=patience_s) as conn:
         vectors = (await conn.execute(_VECTORS, values)).rowcount
         on_progress(3, 4)
         answers = (await conn.execute(_ANSWERS, values)).rowcount
