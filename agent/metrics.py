@@ -134,14 +134,12 @@ def name_agents(agents: Iterable[str]) -> None:
 
 
 def _zero() -> None:
-    """Creates the series with known labels at start, because otherwise rate() cannot see the first increase."""
+    """Creates the counters with known labels at start, because otherwise rate() cannot see the first increase."""
     name_agents((ANSWERING, OTHER))
     for name in get_args(LimitName):
         REFUSALS.labels(name)
     for kind in ("reads", "asks", "requests"):
         WAITING_REFUSALS.labels(kind)
-    for cache in get_args(Cache):
-        CACHE_HIT_RATE.labels(cache)
 
 
 _zero()
@@ -259,8 +257,8 @@ def summary(samples: Iterable[SampleOf]) -> dict[str, Any]:
         count = sum(values(f"{name}_count").values())
         return sum(values(f"{name}_sum").values()) / count if count else None
 
-    # Only of processes that have read from the cache.
-    rates = [sample for sample in by_name.get("cache_hit_rate", ()) if sample[2]]
+    # A process that has not read from a cache has no rate of it.
+    rates = by_name.get("cache_hit_rate", ())
     return {
         "requests": {
             "total": sum(values("ai_agent_requests_total").values()),

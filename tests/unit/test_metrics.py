@@ -4,8 +4,11 @@ import gc
 import json
 import re
 import socket
+import subprocess
+import sys
 import urllib.request
 from pathlib import Path
+from typing import get_args
 from urllib.error import URLError
 
 import promql_parser
@@ -123,3 +126,21 @@ def test_metrics_show_an_open_breaker_and_no_deleted_one() -> None:
     del breaker
     gc.collect()
     assert state() == 0
+
+
+def test_the_hit_rate_of_a_cache_is_a_mean_over_the_processes_that_read_from_it() -> None:
+    rates = [("cache_hit_rate", {"cache": "vectors"}, rate) for rate in (0.0, 0.5)]
+    assert metrics.summary(rates)["cacheHitRate"] == {**dict.fromkeys(get_args(metrics.Cache), 0.0), "vectors": 0.25}
+
+
+def test_a_process_has_no_hit_rate_of_a_cache_before_its_first_read() -> None:
+    code = """
+from prometheus_client import REGISTRY
+from turnlog.agent import metrics
+
+metrics.cache_read("vectors", 0)
+metrics.cache_read("queries", 0, 1)
+print([(s.labels, s.value) for m in REGISTRY.collect() for s in m.samples if s.name == "cache_hit_rate"])
+"""
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed.strip() == "[({'cache': 'queries'}, 0.0)]"
