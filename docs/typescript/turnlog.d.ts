@@ -1978,7 +1978,7 @@ export interface paths {
         };
         /**
          * Quota
-         * @description Returns the caller's quotas: tokens per day and cost per month.
+         * @description Returns the caller's quotas: tokens per day, cost per month and embedding tokens per day.
          */
         get: operations["ai_agent_quota"];
         put?: never;

@@ -125,7 +125,13 @@ async def test_a_conversation_in_the_fields_of_ai_agent(serve: Serve) -> None:
                 5,
             )
             assert whole["agents"] == (await admin.get(f"{ADMIN}/agents")).json() and whole["models"]["chat"]
-            assert [limit["limit"] for limit in (await ann.get(f"{AGENT}/quota")).json()] == [5, 20]
+            assert [limit["limit"] for limit in (await ann.get(f"{AGENT}/quota")).json()] == [5, 20, 1_000_000]
+            assert [limit["name"] for limit in (await ann.get(f"{AGENT}/rate-limit")).json()] == [
+                "concurrent",
+                "user_per_minute",
+                "user_per_hour",
+                "agent_per_minute",
+            ]
             refused = await ann.post(f"{AGENT}/chat", json=asked)
             assert (refused.status_code, refused.json()["category"]) == (429, "rate_limit")
             assert refused.json()["message"] == "请求过于频繁，请稍等片刻后再试。"

@@ -14,7 +14,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import to_json
 
 from turnlog.agent.access import limits
-from turnlog.agent.access.throttle.guards import Guard
+from turnlog.agent.access.throttle.guards import QUOTAS, Guard
 from turnlog.agent.answering.asking import (
     AgentSwitched,
     Answered,
@@ -42,7 +42,6 @@ from turnlog.consumers.api.principal import Asker, Principal, Reader, WriteId, W
 from turnlog.consumers.api.streams import STREAM, AnswerUnderWay, ask_agent, server_sent
 
 router = APIRouter(prefix="/ai-agent", tags=["ai-agent"])
-QUOTAS = ("tokens_per_day", "usd_per_month")
 
 
 class AgentRequest(CamelBody):
@@ -198,7 +197,7 @@ async def rate_limit(
 
 @router.get("/quota")
 async def quota(caller: Reader) -> list[Guard]:
-    """Returns the caller's quotas: tokens per day and cost per month."""
+    """Returns the caller's quotas: tokens per day, cost per month and embedding tokens per day."""
     return [guard for guard in await _guards(caller, None, None) if guard.name in QUOTAS]
 
 
