@@ -95,8 +95,9 @@ STATUS: Mapping[str, int] = {
 
 class Problem(BaseModel):
     """The body of every error. title: the reason in Chinese if Accept-Language asks for it, otherwise the status' name.
-    detail: the exact reason, in English; for preferences also in Chinese. retryAfter: in seconds. errors: the fields of
-    the request that are wrong. candidates: `id` and `content` of the memories that the given words may mean.
+    detail: the exact reason, in English; for preferences and running answers also in Chinese. retryAfter: in seconds.
+    errors: the fields of the request that are wrong. candidates: `id` and `content` of the memories that the given
+    words may mean.
 
     message, category, suggestions, shouldRetry, action: for people, if there is no answer; under /ai-agent in the
     language of the request's `locale`, elsewhere of its Accept-Language.
@@ -122,6 +123,10 @@ class Stopping(TurnlogError):
     """The server is stopping; another process serves the request, or this one after its restart."""
 
     code = "stopping"
+
+    def __init__(self, detail: str, detail_zh: str | None = None) -> None:
+        super().__init__(detail)
+        self.detail_zh = detail_zh
 
 
 class Refused(HTTPException):

@@ -28,6 +28,15 @@ from turnlog.events.tasks import cancel
 T = TypeVar("T")
 KEPT_S = 120.0
 MOST_STREAMS = 20
+# The texts of Stopping for an answer that is running: an agent goes on elsewhere, a model's answer for /v1 is lost.
+RECORDED = (
+    "the server is stopping; the answer is recorded nevertheless, so ask for the rest in a moment",
+    "服务器正在停止，但这个回答仍会保存；请稍后读取其余部分",
+)
+LOST = (
+    "the server is stopping, and this answer is not recorded; ask again in a moment",
+    "服务器正在停止，这个回答没有保存；请稍后再问",
+)
 # The response of an operation that may send events. itemSchema, known to OpenAPI 3.2 and FastAPI, describes one event.
 _EVENT = {
     "type": "object",
@@ -106,13 +115,15 @@ OF_FEW = [Depends(counted)]
 
 
 class Running(Generic[T]):
-    """Collects the pieces of one answer; any number of readers follow them."""
+    """Collects the pieces of one answer; any number of readers follow them. when_stopped: the texts of the error that
+    they get if the server stops first."""
 
-    def __init__(self, pieces: AsyncIterator[T]) -> None:
+    def __init__(self, pieces: AsyncIterator[T], when_stopped: tuple[str, str] = RECORDED) -> None:
         self.id = secrets.token_hex(4)
         self.pieces: list[T] = []
         self.ended = False
         self.error: Exception | None = None
+        self._when_stopped = when_stopped
         self._more = asyncio.Event()
         self.task = asyncio.create_task(self._collect(pieces), name=f"answer-{self.id}")
 
@@ -141,9 +152,7 @@ class Running(Generic[T]):
                 self.pieces.append(piece)
                 self._wake()
         except asyncio.CancelledError:
-            self.error = Stopping(
-                "the server is stopping; the answer is recorded nevertheless, so ask for the rest in a moment"
-            )
+            self.error = Stopping(*self._when_stopped)
             raise
         except Exception as error:  # the error is raised in each reader instead
             self.error = error
@@ -199,14 +208,16 @@ class Streams:
         self._running = {key: other for key, other in self._running.items() if other is not running}
         self._sent = {request: sent for request, sent in self._sent.items() if sent[1] is not running}
 
-    def run(self, pieces: AsyncIterator[T], request: bytes | None = None, id_: UUID | None = None) -> Running[T]:
-        """Begins an answer that is made even if its client disconnects. request: the key by which `sent` finds it. id_:
-        the answer's own id.
+    def run(
+        self, pieces: AsyncIterator[T], when_stopped: tuple[str, str], request: bytes | None, id_: UUID
+    ) -> Running[T]:
+        """Begins an answer that is made even if its client disconnects. when_stopped: as in Running. request: the key
+        by which `sent` finds it, if it has one. id_: the answer's own id.
         """
-        running = Running(pieces)
+        running = Running(pieces, when_stopped)
         self._others.add(running)
         running.task.add_done_callback(lambda _: self._others.discard(running))
-        if request is not None and id_ is not None:
+        if request is not None:
             self._sent[request] = (id_, running)
             running.task.add_done_callback(partial(self._ended, running))
         return running

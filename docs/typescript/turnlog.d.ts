@@ -5079,8 +5079,9 @@ export interface components {
         /**
          * Problem
          * @description The body of every error. title: the reason in Chinese if Accept-Language asks for it, otherwise the status' name.
-         *     detail: the exact reason, in English; for preferences also in Chinese. retryAfter: in seconds. errors: the fields of
-         *     the request that are wrong. candidates: `id` and `content` of the memories that the given words may mean.
+         *     detail: the exact reason, in English; for preferences and running answers also in Chinese. retryAfter: in seconds.
+         *     errors: the fields of the request that are wrong. candidates: `id` and `content` of the memories that the given
+         *     words may mean.
          *
          *     message, category, suggestions, shouldRetry, action: for people, if there is no answer; under /ai-agent in the
          *     language of the request's `locale`, elsewhere of its Accept-Language.

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import threading
 from typing import Any
 
@@ -137,6 +138,28 @@ async def test_a_server_that_stops_ends_its_streams(serve: Serve) -> None:
             assert (await anext(events))["event"] == "started"
         ended = await anext(events)
         assert (ended["event"], ended["data"]["code"]) == ("error", "stopping")
+
+
+@pytest.mark.parametrize(
+    ("name", "language", "said"),
+    [
+        ("m", "en", "the server is stopping, and this answer is not recorded; ask again in a moment"),
+        ("m", "zh", "服务器正在停止，这个回答没有保存；请稍后再问"),
+        ("turnlog/profile", "zh", "服务器正在停止，但这个回答仍会保存；请稍后读取其余部分"),
+    ],
+)
+async def test_a_stopping_server_says_whether_the_answer_is_recorded(
+    serve: Serve, model: MemoryServer, name: str, language: str, said: str
+) -> None:
+    model.hang()
+    body = {"model": name, "messages": [{"role": "user", "content": "hello"}], "stream": True}
+    async with httpx2.AsyncClient(timeout=60) as client:
+        async with serve(api_base_url=model.url, model="m", team="advising") as api:
+            headers = {"Authorization": f"Bearer {api.token()}", "Accept-Language": language}
+            request = client.build_request("POST", f"{api.url}/v1/chat/completions", json=body, headers=headers)
+            response = await client.send(request, stream=True)
+        *_, ended = [line async for line in response.aiter_lines() if "error" in line]
+    assert json.loads(ended.removeprefix("data: "))["error"]["message"] == said
 
 
 async def test_a_request_over_a_limit_is_refused_before_the_model_is_asked(serve: Serve, model: MemoryServer) -> None:

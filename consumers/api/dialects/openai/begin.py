@@ -27,7 +27,7 @@ from turnlog.consumers.api import idempotency
 from turnlog.consumers.api.dialects.openai.agents import agent_of, complete_by_agent
 from turnlog.consumers.api.dialects.openai.errors import error_body
 from turnlog.consumers.api.principal import Principal
-from turnlog.consumers.api.streams import Running, Streams
+from turnlog.consumers.api.streams import LOST, RECORDED, Running, Streams
 from turnlog.events.tasks import cancel
 
 LOOK_AGAIN_S = 0.5
@@ -200,7 +200,7 @@ async def start(
             pieces = complete_once(caller.runtime, person, wanted, digest, is_retry)
         else:
             pieces = complete(caller.runtime, person, wanted)
-        running = streams.run(pieces, digest, id_)
+        running = streams.run(pieces, LOST if agent is None else RECORDED, digest, id_)
     async with aclosing(running.read()) as numbered:
         _, first = await anext(numbered)
     return Started(cast(AnswerIds, first), running, request, wanted.memory)
