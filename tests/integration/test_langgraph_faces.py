@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 from uuid import uuid4
 
 import pytest
@@ -220,16 +220,65 @@ async def test_a_refused_prune_changes_nothing(saver: TurnlogSaver) -> None:
     assert len([saved async for saved in saver.alist(None)]) == 3
 
 
+class Reversing:
+    """A trivial cipher that shows what is stored."""
+
+    def encrypt(self, plaintext: bytes) -> tuple[str, bytes]:
+        return "reversing", uuid4().bytes + plaintext[::-1]
+
+    def decrypt(self, ciphername: str, ciphertext: bytes) -> bytes:
+        return ciphertext[16:][::-1]
+
+
+class Case(TypedDict):
+    note: str
+    code: int
+    visits: int
+
+
+def visited(saver: TurnlogSaver) -> Any:
+    """Returns a graph that counts visits; its other channels stay as they are."""
+    graph = StateGraph(Case)
+    graph.add_node("visit", lambda state: {"visits": state.get("visits", 0) + 1})
+    graph.add_edge(START, "visit")
+    return graph.compile(checkpointer=saver)
+
+
+async def test_an_encrypting_serializer_encrypts_text_and_numbers(log: Log, pool: Pool, db: Connection) -> None:
+    saver = TurnlogSaver(log, pool, serde=EncryptedSerializer(Reversing()))
+    graph = visited(saver)
+    await graph.ainvoke({"note": "my secret", "code": 448811}, config())
+    await graph.ainvoke({}, config())
+    await saver.acopy_thread("t", "copy")
+    for thread in ("t", "copy"):
+        state = await visited(TurnlogSaver(log, pool, serde=EncryptedSerializer(Reversing()))).aget_state(
+            config(thread)
+        )
+        assert state.values == {"note": "my secret", "code": 448811, "visits": 2}
+    stored = str(await rows(db, "SELECT checkpoint::text || metadata::text FROM checkpoints"))
+    stored += str(await rows(db, "SELECT blob FROM checkpoint_blobs"))
+    assert "secret" not in stored and "448811" not in stored
+    again = len(await rows(db, "SELECT 1 FROM checkpoint_blobs WHERE channel = 'note' AND thread_id = 't'"))
+    assert again == 1
+
+
+async def test_values_that_were_stored_unencrypted_are_read_and_then_encrypted(
+    log: Log, pool: Pool, db: Connection
+) -> None:
+    await visited(TurnlogSaver(log, pool)).ainvoke({"note": "my secret", "code": 448811}, config())
+    graph = visited(TurnlogSaver(log, pool, serde=EncryptedSerializer(Reversing())))
+    old = await graph.aget_state(config())
+    assert old.values == {"note": "my secret", "code": 448811, "visits": 1}
+    await graph.ainvoke({}, config())
+    for saver in (TurnlogSaver(log, pool, serde=EncryptedSerializer(Reversing())), graph.checkpointer):
+        newest = await visited(saver).aget_state(config())
+        assert newest.values == {"note": "my secret", "code": 448811, "visits": 2}
+    later = "SELECT checkpoint::text FROM checkpoints WHERE checkpoint_id > %s"
+    stored = await (await db.execute(later, (old.config["configurable"]["checkpoint_id"],))).fetchall()
+    assert stored and "secret" not in str(stored) and "448811" not in str(stored)
+
+
 async def test_an_encrypting_serializer_leaves_nothing_unencrypted(log: Log, pool: Pool, db: Connection) -> None:
-    class Reversing:
-        """A trivial cipher that shows what is stored."""
-
-        def encrypt(self, plaintext: bytes) -> tuple[str, bytes]:
-            return "reversing", uuid4().bytes + plaintext[::-1]
-
-        def decrypt(self, ciphername: str, ciphertext: bytes) -> bytes:
-            return ciphertext[16:][::-1]
-
     saver = MirroredSaver(TurnlogSaver(log, pool, serde=EncryptedSerializer(Reversing())))
     graph = chat(saver, [AIMessage("my secret too")])
     for _ in range(3):

@@ -20,7 +20,7 @@ SIGNATURE_BYTES = 32
 
 
 class Codec:
-    """A saver's serializer. private: True if it encrypts; then messages and items are stored only encrypted.
+    """A saver's serializer. private: True if it encrypts; then all values are stored only encrypted.
 
     sign: signs unencrypted values whose types are not on the allow-list; None refuses such values. dumps and loads
     raise TypeNotAllowed for unencrypted values with a type that cannot be read.

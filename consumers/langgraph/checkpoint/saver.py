@@ -84,7 +84,7 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
     the next checkpoint lacks them, as after a RemoveMessage. The reactors of `turnlog up` prune by
     MEMORY_MAX_MESSAGES_PER_THREAD. config["configurable"]["user_id"]: the owner of a thread's data. held_threads: how
     many threads are held in memory. With an EncryptedSerializer, messages are stored only encrypted, so no turns
-    are recorded; it does not encrypt metadata, nor plain text and numbers in channels.
+    are recorded; it encrypts the values of all channels, but not metadata, which `list` filters by.
 
     Methods raise TurnlogErrors: LogUnavailable, DatabaseUnavailable, NotProjectedInTime, ThreadParked, EventTooLarge,
     TypeNotAllowed, NotWritten for a write that builds on a failed one, InvalidToken for ids that cannot be stored and

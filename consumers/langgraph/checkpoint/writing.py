@@ -54,10 +54,10 @@ class Writer:
         """Returns the events and the stored form of a checkpoint. Raises the serializer's error for a value it cannot
         write."""
         turns, lists = Turns(put.ns == ROOT, in_checkpoint=True), list[ListGrowth]()
-        inline, apart = split(put.checkpoint["channel_values"])
+        inline, apart = split(put.checkpoint["channel_values"], self._codec.private)
         values = {
             (channel, str(version)): self._channel(put.ns, channel, apart[channel], turns, lists)
-            for channel, version in put.new.items()
+            for channel, version in {**put.new, **self._not_encrypted(put)}.items()
             if channel in apart
         }
         checkpoint = {**put.checkpoint, "channel_values": inline}
@@ -105,6 +105,19 @@ class Writer:
             writes=tuple(map(_write, written)),
         )
         return [*self._turns(turns), self._event(data)], written, is_replacing
+
+    def _not_encrypted(self, put: NewCheckpoint) -> dict[str, Any]:
+        """Returns the versions of unchanged plain values that are not known to be stored encrypted: earlier checkpoints
+        may have them in their JSON. Returns {} if the serializer does not encrypt."""
+        if not self._codec.private:
+            return {}
+        last, versions = self._held.latest.get(put.ns), put.checkpoint["channel_versions"]
+        return {
+            channel: versions[channel]
+            for channel, value in put.checkpoint["channel_values"].items()
+            if value is not None and is_plain(value) and channel in versions
+            if last is None or (channel, str(versions[channel])) not in last.values
+        }
 
     def _event(self, data: EventData, event_id: str | None = None) -> Event:
         held = self._held
@@ -181,10 +194,10 @@ class Writer:
         )
 
 
-def split(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def split(values: Mapping[str, Any], private: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns (values in the checkpoint's JSON, values stored separately). In the JSON, a DeltaChannel's snapshot is
-    replaced by True."""
-    inline = {channel: value for channel, value in values.items() if is_plain(value)}
+    replaced by True. private: only None stays in the JSON, which is not encrypted."""
+    inline = {channel: value for channel, value in values.items() if value is None or (is_plain(value) and not private)}
     apart = {channel: value for channel, value in values.items() if channel not in inline}
     return inline | {channel: True for channel, value in apart.items() if isinstance(value, _DeltaSnapshot)}, apart
 
