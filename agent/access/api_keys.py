@@ -172,9 +172,9 @@ async def _append(runtime: Runtime, tenant: str, user: str, data: ApiKeyCreated 
 
 def _after(ttl: timedelta) -> datetime:
     """Returns when the lifetime ends. Raises InvalidGrant."""
+    if ttl <= timedelta(0):
+        raise InvalidGrant("the lifetime must be positive; give one such as 12h or 90d")
     try:
-        if ttl <= timedelta(0):
-            raise OverflowError
         return (datetime.now(UTC) + ttl).replace(microsecond=0)
     except OverflowError:
         raise InvalidGrant("the lifetime is too long; give one such as 12h or 90d") from None

@@ -13,6 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from turnlog.agent.access.api_keys import issue_token
 from turnlog.agent.access.identity import Forbidden, InvalidGrant, TokenExpired, Unauthenticated, granted
 from turnlog.agent.access.secret import Secret, secret_of
 from turnlog.agent.access.web_tokens import MAX_CHARS, OwnIssuer, peek
@@ -145,6 +146,20 @@ def test_require_names_the_missing_scope_or_role() -> None:
         ANN.require("write")
     with pytest.raises(Forbidden, match="'admin'"):
         ANN.require("read", role="admin")
+
+
+@pytest.mark.parametrize(
+    ("ttl", "problem"),
+    [
+        (timedelta(0), "the lifetime must be positive"),
+        (timedelta(hours=-1), "the lifetime must be positive"),
+        (timedelta.max, "the lifetime is too long"),
+        (timedelta(days=1_000), "a token is valid for at most"),
+    ],
+)
+def test_a_lifetime_that_cannot_be_granted_is_refused_with_the_reason(ttl: timedelta, problem: str) -> None:
+    with pytest.raises(InvalidGrant, match=problem):
+        issue_token(load_settings(api_secret="0123456789abcdef" * 2), "acme", "ann", "user", ttl)
 
 
 @pytest.mark.parametrize(
