@@ -7,7 +7,7 @@ from typing import Any
 
 from turnlog.agent.conversations.archive.restoring import restored_of_user
 from turnlog.agent.conversations.threads import get_thread
-from turnlog.agent.conversations.transcript import transcript
+from turnlog.agent.conversations.transcript import costs_of, transcript
 from turnlog.agent.memory.entities import clear_entities, list_entities
 from turnlog.agent.memory.memory_changes import forget_all
 from turnlog.agent.memory.sanitiser.sanitise import SanitiseLevel, sanitise_json
@@ -21,7 +21,7 @@ from turnlog.events.contracts import Event, ThreadDeleted
 from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.events.progress import OnProgress, no_progress
 from turnlog.events.subjects import OWN_THREADS, SHADOW, memory_thread
-from turnlog.projectors.models.conversation.message import Message
+from turnlog.projectors.models.conversation.message import Cost, Message
 from turnlog.projectors.models.memories.lookup import unforgotten
 
 _ALL = 2**62
@@ -194,10 +194,11 @@ async def clear_person(runtime: Runtime, tenant: str, user: str, parts: Parts) -
 
 @dataclass(frozen=True, slots=True)
 class ExportedThread:
-    """A thread in an export. turns: the turns, oldest first."""
+    """A thread in an export. turns: the turns, oldest first. costs: sequence of a turn → its tokens and latency."""
 
     label: str | None
     turns: list[Message]
+    costs: dict[int, Cost]
 
 
 async def export_thread(
@@ -208,7 +209,8 @@ async def export_thread(
     page = await transcript(runtime, tenant, thread, limit=_ALL)
     label = (await get_thread(runtime, tenant, thread)).label
     turns = clean_messages(page.turns, level, runtime.settings.phone_regions.split(","))
-    return ExportedThread(label if level is None else masked(runtime, label, level), turns)
+    costs = await costs_of(runtime, tenant, thread, turns)
+    return ExportedThread(label if level is None else masked(runtime, label, level), turns, costs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,8 @@ async def export(
     async with composed.opened(settings) as runtime, composed.projecting(runtime):
         exported = await personal_data.export_thread(runtime, settings.tenant, thread, masked)
     turns = exported.turns
-    lines = list(importers.export_jsonl(turns, tenant=settings.tenant, thread=thread, label=exported.label))
+    label, costs = exported.label, exported.costs
+    lines = list(importers.export_jsonl(turns, tenant=settings.tenant, thread=thread, label=label, costs=costs))
     if output is not None:
         with _whole_file(output) as file:
             file.write("".join(lines) if format == "jsonl" else pretty(importers.export_openai(turns)) + "\n")

@@ -3,7 +3,7 @@
 import json
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from uuid import UUID
 
 from helpers.nightly import examples
@@ -20,9 +20,10 @@ from turnlog.events.contracts import (
     ToolCall,
     ToolResultBlock,
     ToolUseBlock,
+    TurnOrigin,
     TurnRecorded,
 )
-from turnlog.projectors.models.conversation.message import Message
+from turnlog.projectors.models.conversation.message import Cost, Message
 
 TIME = datetime(2026, 5, 8, 13, 56, tzinfo=UTC)
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
@@ -53,7 +54,11 @@ turn_data = st.builds(
     tool_call_id=maybe,
     agent=maybe,
     model=maybe,
+    tokens_in=st.none() | st.integers(0, 2**31),
+    tokens_out=st.none() | st.integers(0, 2**31),
+    latency_ms=st.none() | st.floats(0, 1e9),
     source_id=maybe,
+    origin=st.sampled_from(get_args(TurnOrigin)),
 )
 stored_turns = st.builds(
     ImportedTurn,
@@ -72,8 +77,13 @@ stored_turns = st.builds(
 def row(turn: ImportedTurn, seq: int) -> Message:
     """Returns the transcript row of a turn as the read model returns it."""
     plain = turn.data.model_dump(mode="json")
-    kept = ("role", "content", "name", "tool_calls", "tool_call_id", "source_id", "agent", "model")
+    plain["origin"] = turn.data.of(turn.user).origin
+    kept = ("role", "content", "name", "tool_calls", "tool_call_id", "source_id", "agent", "model", "origin")
     return Message(seq=seq, event_id=turn.id, time=turn.time, user=turn.user, **{key: plain[key] for key in kept})
+
+
+def cost(turn: ImportedTurn) -> Cost:
+    return Cost(turn.data.tokens_in, turn.data.tokens_out, turn.data.latency_ms)
 
 
 def lines(*objects: dict[str, Any]) -> list[bytes]:
@@ -92,7 +102,8 @@ def test_an_exported_transcript_imports_to_equal_turns_with_their_event_ids(
     stored: list[ImportedTurn],
 ) -> None:
     rows = [row(turn, seq) for seq, turn in enumerate(stored, 1)]
-    exported = export_jsonl(rows, tenant="default", thread="t", label="A label")
+    costs = {seq: cost(turn) for seq, turn in enumerate(stored, 1)}
+    exported = export_jsonl(rows, tenant="default", thread="t", label="A label", costs=costs)
     assert list(read_jsonl([line.encode() for line in exported], Defaults(), "stem")) == stored
 
 
@@ -113,6 +124,18 @@ def test_the_lines_user_is_the_speaker_and_the_owner_unless_an_owner_is_named() 
     assert (turn.user, turn.data.name) == ("ann", None)
     turn = one({"thread": "t", "user": "ann", "name": "Ann Lee", "text": "hi"})
     assert (turn.user, turn.data.name) == ("ann", "Ann Lee")
+
+
+def test_an_origin_that_depends_on_the_owner_is_decided_again_for_another_owner() -> None:
+    line = {"thread": "t", "user": "ann", "text": "hi"}
+    for name, origin, owner, decided in (
+        ("ann", "person", "ann", "person"),
+        ("ann", "person", "bob", "participant"),
+        ("bob", "participant", "bob", "person"),
+        ("bob", "quoted", "bob", "quoted"),
+    ):
+        turn = one({**line, "name": name, "origin": origin}, Defaults(user=owner))
+        assert turn.data.of(turn.user).origin == decided
 
 
 def test_a_line_without_thread_or_source_id_gets_the_files_name_and_its_line_number() -> None:

@@ -4,7 +4,7 @@
 owner of the turn unless --user names one. The default `source_id` is the line number (L12). Optional fields:
 tool_calls, tool_call_id, agent, model, tokens_in, tokens_out, latency_ms, origin, and from an export `event_id` with
 its `tenant`: a turn that is imported into the same tenant and thread keeps its event id. Other fields are skipped and
-reported by name.
+reported by name. If --user names another owner than the line, the origins `person` and `participant` are decided again.
 """
 
 from collections import defaultdict
@@ -73,7 +73,7 @@ def _turn(line: Any, number: int, defaults: Defaults, stem: str, clocks: Mapping
     if not isinstance(line, dict):
         raise ValueError(f"a turn must be an object, not {type(line).__name__}")
     thread = defaults.thread or _id(line, "thread") or stem
-    data = _data(line, number)
+    data = _data(line, number, defaults.user)
     time = in_calendar(clocks[thread].time(line.get("time")))
     return ImportedTurn(
         id=_event_id(line, number, defaults.tenant, thread, data, time),
@@ -86,12 +86,14 @@ def _turn(line: Any, number: int, defaults: Defaults, stem: str, clocks: Mapping
     )
 
 
-def _data(line: dict[str, Any], number: int) -> TurnRecorded:
+def _data(line: dict[str, Any], number: int, owner: str | None) -> TurnRecorded:
     role = line.get("role", "user")
     name = line["name"] if "name" in line else _id(line, "user") if role == "user" else None
     source_id = _id(line, "source_id") if "source_id" in line else f"L{number}"
     content = content_of(line.get("content", line.get("text")))
     copied = {key: line[key] for key in _COPIED & line.keys()}
+    if owner and _id(line, "user") not in (None, owner) and copied.get("origin") in ("person", "participant"):
+        del copied["origin"]
     return TurnRecorded(role=role, content=content, name=name, source_id=source_id, **copied)
 
 

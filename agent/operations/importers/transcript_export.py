@@ -2,18 +2,29 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from types import MappingProxyType
 from typing import Any
 
-from turnlog.projectors.models.conversation.message import Message
+from turnlog.projectors.models.conversation.message import Cost, Message
 
 _NOT_IN_NAMES = re.compile(r"[\s<|\\/>]+")
 
 
-def export_jsonl(rows: Iterable[Message], *, tenant: str, thread: str, label: str | None = None) -> Iterator[str]:
+def export_jsonl(
+    rows: Iterable[Message],
+    *,
+    tenant: str,
+    thread: str,
+    label: str | None = None,
+    costs: Mapping[int, Cost] = MappingProxyType({}),
+) -> Iterator[str]:
     """Yields one JSON line per turn, with its newline. `user`, `name` and `source_id` are written even if they are
-    null, because a missing field gets a default when it is imported."""
+    null, because a missing field gets a default when it is imported. costs: sequence of a turn → its tokens and
+    latency."""
     for row in rows:
+        cost = costs.get(row.seq)
         line = {
             "event_id": str(row.event_id),
             "tenant": tenant,
@@ -23,9 +34,10 @@ def export_jsonl(rows: Iterable[Message], *, tenant: str, thread: str, label: st
             "name": row.name,
             "time": row.time.isoformat(),
             "source_id": row.source_id,
+            "origin": row.origin,
             "content": row.content,
             **_present(label=label, tool_call_id=row.tool_call_id, agent=row.agent, model=row.model),
-            **_present(tool_calls=row.tool_calls or None),
+            **_present(tool_calls=row.tool_calls or None, **asdict(cost) if cost else {}),
         }
         yield json.dumps(line, ensure_ascii=False) + "\n"
 
