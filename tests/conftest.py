@@ -36,7 +36,6 @@ from turnlog.agent.recall import memory_search, search
 from turnlog.consumers.servers import background, lease, postgres_server, start, stop
 from turnlog.consumers.servers.postgres_server import DATABASE
 from turnlog.consumers.workers import answering, durable_consumer
-from turnlog.consumers.workers.reactors import segments
 from turnlog.events.log import Log
 from turnlog.events.stream import StreamOptions
 from turnlog.events.subjects import STREAM
@@ -159,12 +158,6 @@ def long_patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 def no_second_try(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes the pause after a failed model call too long for a retry."""
     monkeypatch.setattr(calls, "FIRST_PAUSE_S", 120.0)
-
-
-@pytest.fixture
-def no_segment_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retries a failed checkpoint without pauses."""
-    monkeypatch.setattr(segments, "PAUSES_S", [0.0] * len(segments.PAUSES_S))
 
 
 @dataclass(frozen=True, slots=True)

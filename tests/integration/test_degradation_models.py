@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from helpers.lone_reactors import making_checkpoints
 from helpers.sample_events import turn
 from helpers.stage import MemoryServer, Play, Stage, player
 
@@ -17,7 +18,6 @@ from turnlog.agent.models.calls import Breaker
 from turnlog.agent.models.factory import make_embedder
 from turnlog.agent.recall.hybrid import hybrid_history
 from turnlog.agent.recall.search import Recall
-from turnlog.consumers.workers.reactors import segments
 
 ROLES = ("projectors", "reactors")
 WINDOW = 400
@@ -52,8 +52,7 @@ async def test_a_checkpoint_whose_retries_fail_leaves_the_full_history_and_a_lat
 ) -> None:
     monkeypatch.setattr(calls, "Breaker", partial(Breaker, open_s=0.02))
     monkeypatch.setattr(calls, "FIRST_PAUSE_S", 0.1)  # longer than the breaker stays open
-    monkeypatch.setattr(segments, "PAUSES_S", [0.1] * len(segments.PAUSES_S))
-    async with play() as stage, memory_of(stage) as memory:
+    async with play("projectors") as stage, making_checkpoints(stage, pause_s=0.1), memory_of(stage) as memory:
         await talk(memory, 1, 12)
         model.stop()
         assert (await memory.query_memory_context(ASKED)).should_checkpoint_summary

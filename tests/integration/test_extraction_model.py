@@ -21,12 +21,12 @@ from helpers.extraction import (
     turns_of,
     user_turn,
 )
+from helpers.lone_reactors import extracting
 from helpers.openai_bodies import Step
 from helpers.servers import eventually, rows
 from helpers.stage import Play
 
 from turnlog.agent.models.factory import make_models
-from turnlog.consumers.workers.reactors import extraction
 from turnlog.consumers.workers.reactors.extraction import NAME, ExtractionReactor
 from turnlog.events.contracts import ERASED
 from turnlog.events.subjects import STREAM, memory_thread
@@ -59,14 +59,6 @@ def model() -> Iterator[ExtractingServer]:
 @pytest.fixture
 async def play(nats_url: str, database_url: str, model: ExtractingServer) -> Play:
     return extracting_roles(nats_url, database_url, model, ROLES)
-
-
-@pytest.fixture
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retries a failed model twice without a pause."""
-    monkeypatch.setattr(extraction, "PAUSES_S", (0.0, 0.0))
-    monkeypatch.setattr(extraction, "POLL_S", 0.05)
-    monkeypatch.setattr(extraction, "BREAKER_S", 0.0)
 
 
 async def test_the_day_of_a_memory_follows_the_configured_timezone(play: Play, model: ExtractingServer) -> None:
@@ -128,7 +120,7 @@ async def test_the_model_gets_a_batch_of_words_and_its_finds_are_recorded_with_t
 
 
 async def test_fewer_words_go_to_the_model_when_they_have_waited_long_enough(
-    play: Play, model: ExtractingServer, soon: None
+    play: Play, model: ExtractingServer
 ) -> None:
     model.extracts = BERLIN
     async with play(extract_max_age_s=0.0) as stage:
@@ -138,7 +130,7 @@ async def test_fewer_words_go_to_the_model_when_they_have_waited_long_enough(
 
 
 async def test_turns_without_a_pending_extraction_are_found_when_a_worker_starts(
-    play: Play, model: ExtractingServer, soon: None
+    play: Play, model: ExtractingServer
 ) -> None:
     async with play() as stage:
         await append_texts(stage, TOLD)
@@ -150,7 +142,7 @@ async def test_turns_without_a_pending_extraction_are_found_when_a_worker_starts
 
 
 async def test_tool_results_without_a_pending_extraction_are_found_when_a_worker_starts(
-    play: Play, model: ExtractingServer, soon: None
+    play: Play, model: ExtractingServer
 ) -> None:
     async with play(extract_tool_results=True) as stage:
         await append_texts(stage, TOLD, role="tool", tool_call_id="d")
@@ -162,7 +154,7 @@ async def test_tool_results_without_a_pending_extraction_are_found_when_a_worker
 
 
 async def test_turns_of_each_user_of_a_thread_are_found_when_a_worker_starts(
-    play: Play, model: ExtractingServer, soon: None
+    play: Play, model: ExtractingServer
 ) -> None:
     async with play() as stage:
         await append_texts(stage, "Hello from me.", user="ben")
@@ -174,7 +166,7 @@ async def test_turns_of_each_user_of_a_thread_are_found_when_a_worker_starts(
     assert model.extractions() == [[f"{TOLD} {LONG}".strip()], ["Hello from me."]]
 
 
-async def test_empty_turns_of_an_erased_user_are_not_extracted(play: Play, model: ExtractingServer, soon: None) -> None:
+async def test_empty_turns_of_an_erased_user_are_not_extracted(play: Play, model: ExtractingServer) -> None:
     async with play(extract_max_age_s=0.0) as stage:
         await append_texts(stage, ERASED, user="ann")
         await append_texts(stage, TOLD, user="ben")
@@ -255,12 +247,12 @@ async def test_a_thousand_imported_turns_are_few_events_and_few_calls(play: Play
 
 
 async def test_while_the_model_is_down_the_rules_part_is_stored_and_the_rest_comes_later(
-    play: Play, model: ExtractingServer, soon: None
+    play: Play, model: ExtractingServer
 ) -> None:
     """While the model is unavailable, only the rules extract."""
     model.extracts = BERLIN
     model.first["extract"] = [Step(status=500)] * 4  # the first try and its retries
-    async with play() as stage:
+    async with play("projectors") as stage, extracting(stage):
         await append_texts(stage, f"I live in Berlin. {TOLD} {LONG}")
         await stage.until("memory_recorded", 1, ANN_THREAD)
         assert ("Lives in Berlin", "valid") in await stored_memories(stage)
@@ -274,10 +266,10 @@ async def test_while_the_model_is_down_the_rules_part_is_stored_and_the_rest_com
     ids=["words", "shape", "list", "brackets without end"],
 )
 async def test_an_answer_in_another_format_is_requested_again_and_then_recorded_as_an_error(
-    play: Play, model: ExtractingServer, soon: None, answer: str
+    play: Play, model: ExtractingServer, answer: str
 ) -> None:
     model.extracts = answer
-    async with play() as stage:
+    async with play("projectors") as stage, extracting(stage):
         await append_texts(stage, f"I live in Berlin. {TOLD} {LONG}")
         await stage.until("memories_extracted", 2, ANN_THREAD)
         [done] = await extractions_of_stage(stage, "llm")

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from helpers.lone_reactors import making_checkpoints
 from helpers.openai_bodies import Step
 from helpers.sample_events import event
 from helpers.servers import eventually, rows
@@ -254,11 +255,10 @@ async def test_a_request_without_a_session_or_with_one_turn_does_nothing(play: P
     assert model.asked("summary") == []
 
 
-@pytest.mark.usefixtures("no_segment_pauses")
 async def test_three_failed_retries_lead_back_to_full_history_and_a_later_request_succeeds(
     play: Play, model: MemoryServer
 ) -> None:
-    async with play() as stage:
+    async with play("projectors") as stage, making_checkpoints(stage):
         seqs = await begin(stage)
         await ask(stage, seqs[-1])
         await stage.until("segment_checkpointed", 1)
@@ -280,17 +280,15 @@ async def test_three_failed_retries_lead_back_to_full_history_and_a_later_reques
     assert "message 9" in str(model.asked("summary")[-1]) and "message 8" not in str(model.asked("summary")[-1])
 
 
-@pytest.mark.usefixtures("no_segment_pauses")
 async def test_the_last_retry_makes_the_checkpoint(play: Play, model: MemoryServer) -> None:
     model.first["summary"] = [Step(status=400)] * 3
-    async with play() as stage:
+    async with play("projectors") as stage, making_checkpoints(stage):
         await ask(stage, (await begin(stage))[-1])
         await stage.until("segment_checkpointed", 1)
         assert await stage.all("segment_checkpoint_failed") == []
     assert len(model.asked("summary")) == 4
 
 
-@pytest.mark.usefixtures("no_segment_pauses")
 @pytest.mark.parametrize("failures", [5, 40])
 async def test_a_retry_waits_until_the_breaker_lets_it_through(
     play: Play, model: MemoryServer, monkeypatch: pytest.MonkeyPatch, failures: int
@@ -299,7 +297,7 @@ async def test_a_retry_waits_until_the_breaker_lets_it_through(
     monkeypatch.setattr(calls, "Breaker", partial(Breaker, open_s=0.5))
     monkeypatch.setattr(calls, "FIRST_PAUSE_S", 0.01)
     model.first["summary"] = [Step(status=500)] * failures
-    async with play() as stage:
+    async with play("projectors") as stage, making_checkpoints(stage):
         await ask(stage, (await begin(stage))[-1])
         if failures == 5:
             await stage.until("segment_checkpointed", 1)

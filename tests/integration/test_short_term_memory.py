@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+from helpers.lone_reactors import making_checkpoints
 from helpers.markdown_examples import blocks
 from helpers.openai_bodies import Step
 from helpers.preloaded_cli import run_program
@@ -34,7 +35,7 @@ ROLES = ("projectors", "reactors")
 
 
 @pytest.fixture
-async def play(nats_url: str, database_url: str, model: MemoryServer, no_segment_pauses: None) -> Play:
+async def play(nats_url: str, database_url: str, model: MemoryServer) -> Play:
     settings = {"api_base_url": model.url, "api_key": model.key, "model": "test-model"}
     # because only segments are summarised here
     return player(nats_url, database_url, ROLES, **settings, enable_summary=False)
@@ -204,7 +205,7 @@ async def test_a_reset_keeps_user_rules_and_snapshot_and_forgets_the_rest(play: 
 async def test_three_failed_retries_fall_back_to_full_history_and_a_later_turn_brings_a_summary(
     play: Play, model: MemoryServer
 ) -> None:
-    async with play() as stage, memory_of(stage) as memory:
+    async with play("projectors") as stage, making_checkpoints(stage), memory_of(stage) as memory:
         model.first["summary"] = [Step(status=400)] * 4
         await memory.create(create())
         await write_turns(memory, 1, 16)

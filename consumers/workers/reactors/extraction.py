@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import psycopg
@@ -33,7 +34,6 @@ from turnlog.projectors.models.memories.extraction_lookup import behind, users_b
 
 logger = logging.getLogger("turnlog.consumers")
 READS = ("messages", "thread_activity")
-# The pause after each failure of the model. After one more failure, the extraction by the model is given up.
 PAUSES_S = (30.0, 120.0, 600.0, 3_600.0, 10_800.0)
 BREAKER_S = 30.0
 POLL_S, RESCAN_S = 1.0, 600.0
@@ -51,8 +51,13 @@ class ExtractionReactor:
     """Extracts memories. Its durable consumer calls work() with the deliveries of one thread; sweep() runs beside it.
     Raises InvalidRules."""
 
-    def __init__(self, runtime: Runtime, models: Models) -> None:
+    def __init__(
+        self, runtime: Runtime, models: Models, *, pauses_s: Sequence[float] = PAUSES_S, poll_s: float = POLL_S
+    ) -> None:
+        """Creates the reactor. pauses_s: the pause after each failure of the model; after one more failure the
+        extraction by the model is given up. poll_s: the pause between two rounds of `sweep`."""
         self._runtime, self._uses_model = runtime, models.extraction is not None
+        self._pauses_s, self._poll_s = pauses_s, poll_s
         self._extraction = extraction_of(runtime, models)
         self._roles = roles(runtime.settings.extract_tool_results)
         self._waiting: dict[UserConversation, Waiting] = {}
@@ -86,7 +91,7 @@ class ExtractionReactor:
                 await self._due(beat)
             except (TurnlogError, psycopg.Error, OSError) as error:
                 logger.warning("%s waits: %s", NAME, error)
-            await pause(stop, POLL_S)
+            await pause(stop, self._poll_s)
 
     def _wait(self, conversation: UserConversation) -> None:
         self._waiting.setdefault(conversation, Waiting(time.monotonic() + self._runtime.settings.extract_max_age_s))
@@ -123,8 +128,8 @@ class ExtractionReactor:
                 self._wait(conversation)
 
     async def _failed(self, conn: Connection, conversation: UserConversation, failures: int, error: ModelError) -> None:
-        if failures <= len(PAUSES_S) and not isinstance(error, ModelRefused):
-            wait_s = max(error.retry_after_s or 0.0, PAUSES_S[failures - 1])
+        if failures <= len(self._pauses_s) and not isinstance(error, ModelRefused):
+            wait_s = max(error.retry_after_s or 0.0, self._pauses_s[failures - 1])
             self._waiting[conversation] = Waiting(time.monotonic() + wait_s, failures)
             logger.warning("%s: the model failed %d times, again in %.0f s: %s", NAME, failures, wait_s, error)
             return

@@ -108,11 +108,10 @@ class SegmentReactor:
 
     Raises RetryLater when the budget is spent, or while another worker works on the thread."""
 
-    def __init__(self, runtime: Runtime, models: Models, pauses_s: Sequence[float] | None = None) -> None:
-        """Creates the reactor. pauses_s: the seconds to wait before each retry; None means PAUSES_S."""
+    def __init__(self, runtime: Runtime, models: Models, pauses_s: Sequence[float] = PAUSES_S) -> None:
+        """Creates the reactor. pauses_s: the seconds to wait before each retry."""
         self._runtime, self._models = runtime, models
-        self._pauses_s = PAUSES_S if pauses_s is None else pauses_s
-        self._tries = len(self._pauses_s) + 1
+        self._pauses_s, self._tries = pauses_s, len(pauses_s) + 1
         self._model = Usage(models.chat.provider, models.chat.model)
         self._counter = counter_for(models.chat.model)
         self._ledger = ledger(LEDGER, runtime.settings, is_local=models.chat.provider == OFFLINE)
