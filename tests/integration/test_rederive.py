@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from helpers.extraction import ExtractingServer, memory, user_turn
+from helpers.extraction import FIRST_TURN_AT, ExtractingServer, memory, user_turn
 from helpers.servers import rows
 
 from turnlog.agent.memory.deciding.service import Memories
@@ -183,6 +183,58 @@ async def test_a_persons_correction_is_not_contradicted_by_the_replaced_memory(r
     assert (await the_difference(runtime)).found.nothing
     await promote(runtime, "default", "next", nothing)
     assert await valid(runtime) == by_hand
+
+
+def in_2023(runtime: Runtime) -> Memories:
+    """Returns Memories whose clock shows the time of the first turn, when no memory has expired."""
+    return Memories(runtime.log, runtime.pool, lambda: FIRST_TURN_AT)
+
+
+async def moved(runtime: Runtime, seq: int) -> StoredMemory:
+    """Lets ann say that she lives in Shanghai now; returns the memory of her home in Beijing."""
+    await runtime.log.append_many([user_turn("我住在上海。", seq)])
+    await runtime.wait_until_projected()
+    async with runtime.pool.connection() as conn:
+        extraction = extraction_of(runtime, make_models(runtime.settings))
+        await extraction.by_rules(conn, UserConversation("default", "ann", "t"), finish=True)
+    [home] = [row for row in await real(runtime) if "北京" in row.content]
+    assert home.closed_reason == "superseded"
+    return home
+
+
+async def test_a_memory_that_the_user_reverted_to_stays_valid(runtime: Runtime) -> None:
+    home = await moved(runtime, len(TEXTS))
+    await in_2023(runtime).revert("default", "ann", home.id)
+    by_hand = await valid(runtime)
+    await derive(runtime, "default", "next", [], nothing)
+    assert (await the_difference(runtime)).found.nothing
+    await promote(runtime, "default", "next", nothing)
+    assert await valid(runtime) == by_hand >= {home.content}
+
+
+async def test_a_reverted_memory_stays_valid_if_its_replacement_was_forgotten_before(runtime: Runtime) -> None:
+    home, memories = await moved(runtime, len(TEXTS)), in_2023(runtime)
+    assert home.replaced_by is not None
+    await memories.forget("default", "ann", home.replaced_by)
+    await memories.revert("default", "ann", home.id)
+    by_hand = await valid(runtime)
+    await derive(runtime, "default", "next", [], nothing)
+    await promote(runtime, "default", "next", nothing)
+    assert await valid(runtime) == by_hand >= {home.content}
+
+
+async def test_a_memory_that_was_reverted_after_a_promotion_survives_the_next_one(
+    runtime: Runtime, tmp_path: Path
+) -> None:
+    for running in (await with_cello(runtime, tmp_path), runtime):
+        await derive(running, "default", "next", [], nothing)
+        await promote(runtime, "default", "next", nothing)
+    [cello] = [row for row in await real(runtime) if "cello" in row.content]
+    assert cello.closed_reason == "rederived"
+    await in_2023(runtime).revert("default", "ann", cello.id)
+    await derive(runtime, "default", "next", [], nothing)
+    await promote(runtime, "default", "next", nothing)
+    assert cello.content in await valid(runtime)
 
 
 async def test_turns_after_the_run_are_neither_missing_nor_undone(runtime: Runtime) -> None:

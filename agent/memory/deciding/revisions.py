@@ -134,11 +134,17 @@ def reverted(memory_id: UUID, history: Sequence[StoredMemory]) -> MemoriesRevise
     later = [row for row in _others(target, rows) if _overlaps(row, target)]
     return MemoriesRevised(
         intervals=(
-            Interval(memory_id=memory_id),
+            valid_again(memory_id),
             *(Interval(memory_id=row.id) for row in _beside(target, later, rows)),
             *(closed(row.id, max(row.valid_from, target.valid_from), memory_id, "reverted") for row in later),
         )
     )
+
+
+def valid_again(memory_id: UUID) -> Interval:
+    """Returns the interval of a memory that a person made valid again. Its reason protects the memory from
+    rederivations."""
+    return Interval(memory_id=memory_id, reason="reverted")
 
 
 def _beside(target: StoredMemory, later: Sequence[StoredMemory], rows: dict[UUID, StoredMemory]) -> list[StoredMemory]:

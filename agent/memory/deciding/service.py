@@ -37,6 +37,7 @@ from turnlog.agent.memory.deciding.revisions import (
     forgotten_events,
     require_unexpired,
     reverted,
+    valid_again,
 )
 from turnlog.agent.memory.deciding.semantic_conflicts import resolve_near_duplicates
 from turnlog.agent.memory.deciding.writing import Clock, Decided, MemoryWriter, Place, Rows, utc_now
@@ -217,7 +218,7 @@ class Memories:
         async def changed(rows: Rows, row: StoredMemory) -> list[EventData]:
             require_unexpired(row, self._clock())
             if row.status == "archived":
-                return [MemoriesRevised(intervals=(Interval(memory_id=row.id),))]
+                return [MemoriesRevised(intervals=(valid_again(row.id),))]
             return [reverted(row.id, await history(rows.conn, rows.place.tenant, rows.place.thread, row.id))]
 
         await self._on_row(tenant, user, memory_id, changed)

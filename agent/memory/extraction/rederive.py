@@ -51,10 +51,13 @@ def difference(real: Sequence[StoredMemory], shadow: Sequence[StoredMemory], cov
     found_again = {row.id for row in new} | {
         row.id for row in real if row.content_key in {derived.content_key for derived in new}
     }
+    kept_by_hand = _kept_by_hand(real)
     gone = [
         row
         for row in real
-        if _was_read(row, coverage) and row.id not in found_again and not _is_of_a_turn(row, with_forgotten)
+        if _was_read(row, coverage)
+        and row.id not in found_again | kept_by_hand
+        and not _is_of_a_turn(row, with_forgotten)
     ]
     ended = {row.id for row in gone}
     settled = {row.dedupe_key for row in real if _is_single(row) and row.id not in found_again | ended}
@@ -93,6 +96,12 @@ def replacement_events(
             event = MemoriesRevised(intervals=(Interval(memory_id=row.id),))
         events.append((uuid5(row.id, f"{thread}/derived/{now.isoformat()}"), event))
     return events
+
+
+def _kept_by_hand(rows: Iterable[StoredMemory]) -> set[UUID | None]:
+    """Returns the ids of memories that a person reverted to: their own reason says so, or that of a memory that the
+    revert closed (events of earlier versions have no reason for the memory itself)."""
+    return {row.id if row.status == "valid" else row.replaced_by for row in rows if row.closed_reason == "reverted"}
 
 
 def _is_addable(row: StoredMemory, here: StoredMemory | None) -> bool:

@@ -24,6 +24,6 @@ export function Chain({ history, current, onOpen }) {
     </svg>
     <ol>${history.map((each) => html`<li key=${each.id}><button class="chain-version" aria-current=${each.id === current ? "true" : null} onClick=${() => onOpen(each.id)}>
       <span class="muted small number">${day(each.valid_from)}</span> <span dir="auto">${clip(each.content, 120) || t("seen.forgotten")}</span>
-      ${each.closed_reason && html`<span class="faint small"> · ${named("memories.status", each.closed_reason)}</span>`}</button></li>`)}</ol>
+      ${each.status !== "valid" && html`<span class="faint small"> · ${named("memories.status", each.status === "closed" ? each.closed_reason : each.status)}</span>`}</button></li>`)}</ol>
   </div>`;
 }

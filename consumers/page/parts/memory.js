@@ -27,7 +27,7 @@ export function Memory({ id, user, changes, onClose, onChanged, onOpen }) {
       <p class="memory-content" dir="auto">${memory.content || t("seen.forgotten")}</p>
       <p class="row"><${Badge} tone="accent">${t(`kind.${memory.kind}`)}<//>${memory.category && html`<${Badge}>${named("categories", memory.category)}<//>`}
         <${Badge}>${t(`tiers.${memory.score.tier}`)}<//>
-        ${memory.status !== "valid" && html`<${Badge} tone="warn">${named("memories.status", memory.closed_reason ?? memory.status)}<//>`}</p>
+        ${memory.status !== "valid" && html`<${Badge} tone="warn">${named("memories.status", memory.status === "closed" ? memory.closed_reason : memory.status)}<//>`}</p>
       ${!user && html`<${Actions} memory=${memory} history=${history} onChanged=${(/** @type {string | undefined} */ now) => { onChanged(); if (now && now !== id) onOpen(now); }} />`}
       <section class="stack tight"><h3>${t("memories.score")} <span class="muted number">${number(memory.score.total, 2)}</span></h3>
         <${Meter} label=${t("memories.importance")} value=${memory.score.importance} />

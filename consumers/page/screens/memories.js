@@ -98,7 +98,7 @@ function Row({ memory, selected, onOpen }) {
     <i class="memory-tier bar-${TIERS[/** @type {keyof typeof TIERS} */ (score.tier)]}" title=${t(`tiers.${score.tier}`)} />
     <span class="memory-words"><b class="clip" dir="auto">${clip(memory.content, 200) || t("seen.forgotten")}</b>
       <span class="clip muted small">${t(`kind.${memory.kind}`)}${memory.category ? ` · ${named("categories", memory.category)}` : ""} · ${t("memories.since", { time: day(memory.valid_from) })}${memory.valid_to ? ` ${t("memories.until", { time: day(memory.valid_to) })}` : ""}</span></span>
-    ${memory.status !== "valid" && html`<${Badge} tone=${memory.status === "pending" ? "warn" : "quiet"}>${named("memories.status", memory.closed_reason ?? memory.status)}<//>`}
+    ${memory.status !== "valid" && html`<${Badge} tone=${memory.status === "pending" ? "warn" : "quiet"}>${named("memories.status", memory.status === "closed" ? memory.closed_reason : memory.status)}<//>`}
     <span class="memory-score" title=${t("memories.score")}><span class="meter-track"><span class="meter-fill bar-accent" style=${{ width: `${score.total * 100}%` }} /></span><span class="number small">${number(score.total, 2)}</span></span>
   </button>`;
 }
