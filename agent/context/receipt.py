@@ -86,6 +86,9 @@ class ContextReceipt:
 class Context:
     """The messages of a request, the system prompt first, and their receipt. budget: tokens of all tiers.
 
+    reserve: tokens of the window that are kept for the answer. Receipts do not contain it, so a context that is built
+    again for an answer has the usual number.
+
     dropped: every turn that is not shown, with the reason. altered: every turn that is shown in another form than that
     of its tier (unchanged, or condensed in tier 2), with the reason.
     """
@@ -93,6 +96,7 @@ class Context:
     messages: list[Wire]
     budget: int
     window: int
+    reserve: int
     tiers: tuple[Tier, ...]
     receipt: ContextReceipt
     dropped: tuple[Remark, ...] = ()

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from turnlog.agent.context.receipt import Context
 from turnlog.agent.context.tokens import REPLY_PRIMING, counter_for
-from turnlog.agent.context.window import output_reserve
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ def shares_of(context: Context, has_system_prompt: bool) -> WindowShares:
         MessageShare("memories", None, counter.wire(each)) for each in context.messages[begin : begin + notes]
     )
     of_system, of_memories = (sum(share.tokens for share in part) for part in (system, memories))
-    window, safety, reserve = context.window, context.window // 10, output_reserve(context.window)
+    window, safety, reserve = context.window, context.window // 10, context.reserve
     rest = window - safety - reserve - of_system - of_memories - REPLY_PRIMING - context.budget
     free = max(0, context.budget - sum(tier.tokens for tier in context.tiers))
     before = begin - first

@@ -29,7 +29,7 @@ from turnlog.agent.context.receipt import (
 )
 from turnlog.agent.context.selection import Pin, Selection, Shares, Weights, select
 from turnlog.agent.context.tokens import REPLY_PRIMING, TokenCounter, counter_for
-from turnlog.agent.context.window import Budget, budget_for, window_for
+from turnlog.agent.context.window import Budget, budget_for, output_reserve, window_for
 from turnlog.agent.context.wire import Wire, WireOptions
 from turnlog.events.contracts import TurnSpans, spans_of
 from turnlog.projectors.models.conversation.message import Message
@@ -239,7 +239,7 @@ class Prepared:
             doubt=inputs.doubt if doubt else None,
             context_hash=context_hash(messages),
         )
-        return Context(messages, budget.budget, budget.window, tiers, receipt, dropped, altered)
+        return Context(messages, budget.budget, budget.window, budget.reserve, tiers, receipt, dropped, altered)
 
 
 def build_context(inputs: ContextInput) -> Context:
@@ -269,7 +269,8 @@ def prepared(inputs: ContextInput) -> Prepared:
 
 def _budget(inputs: ContextInput, counter: TokenCounter, system: list[Wire]) -> Budget:
     if inputs.budget is not None:
-        return Budget(inputs.window or window_for(inputs.model), 0, 0, 0, 0, inputs.budget)
+        window = inputs.window or window_for(inputs.model)
+        return Budget(window, 0, max(output_reserve(window), inputs.answer_tokens), 0, 0, inputs.budget)
     frame = counter.wire({"role": "system", "content": ""}) if system else 0
     prompt = frame + counter.cached_text(inputs.system_prompt) + REPLY_PRIMING
     added = inputs.reserved + sum(counter.wire(note) for note in inputs.notes)

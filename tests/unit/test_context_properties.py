@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from helpers.context_messages import turn
 from helpers.nightly import examples
 from helpers.openai_validation import validate_openai_messages
@@ -107,6 +108,12 @@ def test_every_message_has_its_share_of_the_window(inputs: ContextInput, notes: 
     assert parts.count("memories") == len(notes) and parts.count("system") == bool(inputs.system_prompt)
     total = shares.system + shares.tools + shares.memories + shares.reserve + shares.safety + shares.free
     assert total + sum(tier.tokens for tier in built.tiers) + REPLY_PRIMING == shares.window
+
+
+@pytest.mark.parametrize("answer, reserve", [(0, 16_000), (40_000, 40_000)])
+def test_the_tokens_kept_for_the_answer_are_not_counted_as_tools(answer: int, reserve: int) -> None:
+    shares = shares_of(build_context(ContextInput([], "gpt-4o", answer_tokens=answer)), has_system_prompt=False)
+    assert (shares.reserve, shares.tools) == (reserve, 0)
 
 
 @thorough
