@@ -122,7 +122,8 @@ def parsed(body: bytes | str) -> dict[str, Any]:
     """Parses a JSON object from the log. Every reader uses this function, because producers may publish any bytes.
     Python's own decoder accepts NaN and lone surrogates, and raises RecursionError, which is not a ValueError.
 
-    The limits are MAX_BYTES, 200 levels and numbers of 4,300 digits. Raises InvalidEvent.
+    The limits are MAX_BYTES, 200 nested levels, to which an empty array or object does not add, and 4,300 digits before
+    a decimal point. Raises InvalidEvent.
     """
     if len(body) > MAX_BYTES:
         raise InvalidEvent(f"body has {len(body):,} bytes, more than {MAX_BYTES:,}")

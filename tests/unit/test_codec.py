@@ -12,7 +12,7 @@ from helpers.sample_events import BLOCKS, MAY_8, event, turn
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.events.codec import MAX_BYTES, decode, encode
+from turnlog.events.codec import MAX_BYTES, decode, encode, parsed
 from turnlog.events.contracts import Event, EventData, ToolUseBlock, TurnRecorded
 from turnlog.events.errors import FutureEventVersion, InvalidEvent, InvalidToken, UnknownEventType
 
@@ -111,6 +111,26 @@ def test_a_lone_surrogate_is_replaced_before_it_is_stored() -> None:
 def test_malformed_events_are_refused_with_the_reason(body: bytes, reason: str) -> None:
     with pytest.raises(InvalidEvent, match=re.escape(reason)):
         decode(body)
+
+
+def nested(arrays: int, innermost: str) -> str:
+    return '{"a":' + "[" * arrays + innermost + "]" * arrays + "}"
+
+
+@pytest.mark.parametrize(
+    ("largest", "too_large"),
+    [
+        (nested(199, "1"), nested(200, "1")),
+        (nested(199, "[]"), nested(200, "[]")),
+        (nested(199, "{}"), nested(200, "{}")),
+        (nested(0, "9" * 4_300), nested(0, "9" * 4_301)),
+        (nested(0, "9" * 4_300 + ".5"), nested(0, "9" * 4_301 + ".5")),
+    ],
+)
+def test_a_body_is_refused_beyond_the_limits_of_nesting_and_digits(largest: str, too_large: str) -> None:
+    assert parsed(largest)
+    with pytest.raises(InvalidEvent, match="the body is not JSON"):
+        parsed(too_large)
 
 
 @pytest.mark.parametrize("type_", ["turnlog.mood_changed", "turn_recorded", "other.turn_recorded", 7, None])
