@@ -19,12 +19,9 @@ from turnlog.agent.operations.importers import (
     Rejected,
     Repeated,
     Skipped,
-    jsontext,
     read,
 )
-
-SMALLER = 2**22  # instead of 64 MiB, which take seconds to write and read
-
+from turnlog.agent.operations.importers.jsontext import MAX_BYTES
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 BLOCKS: list[Any] = [
@@ -209,15 +206,12 @@ def test_any_value_replaced_by_junk_is_refused_or_read(format: Format, tmp_path:
     assert all(isinstance(item, ImportedTurn | Rejected | Skipped | Repeated) for item in items)
 
 
-def test_a_line_that_is_too_long_is_refused_by_its_number_and_never_read_into_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(jsontext, "MAX_BYTES", SMALLER)
+def test_a_line_that_is_too_long_is_refused_by_its_number_and_never_read_into_memory(tmp_path: Path) -> None:
     file = tmp_path / "huge.jsonl.gz"
     with gzip.open(file, "wb", compresslevel=1) as packed:
         packed.write(b'{"thread": "t", "text": "first"}\n{"thread": "t", "text": "')
-        for _ in range(6):
-            packed.write(b"a" * SMALLER)
+        for _ in range(4):
+            packed.write(b"a" * MAX_BYTES)
         packed.write(b'"}\n{"thread": "t", "text": "last"}\n')
     tracemalloc.start()
     first, refused, last = read(file)
@@ -225,21 +219,17 @@ def test_a_line_that_is_too_long_is_refused_by_its_number_and_never_read_into_me
     tracemalloc.stop()
     assert isinstance(first, ImportedTurn) and isinstance(last, ImportedTurn) and last.data.content == "last"
     assert refused == Rejected("line 2", "it is longer than 64 MiB, the most that is read at once; split it")
-    assert peak < 4 * SMALLER
+    assert peak < 3 * MAX_BYTES
 
 
 @pytest.mark.parametrize(
     "beginning", [b'[{"role": "user", "content": "', b'{\n"messages": [{"role": "user", "content": "']
 )
-def test_an_endless_document_is_refused_as_well(
-    tmp_path: Path, beginning: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(jsontext, "MAX_BYTES", SMALLER)
+def test_an_endless_document_is_refused_as_well(tmp_path: Path, beginning: bytes) -> None:
     file = tmp_path / "endless.json.gz"
     with gzip.open(file, "wb", compresslevel=1) as packed:
         packed.write(beginning)
-        for _ in range(3):
-            packed.write(b"a" * SMALLER)
+        packed.write(b"a" * MAX_BYTES)
     with pytest.raises(ImportFailed, match="longer than 64 MiB"):
         list(read(file, "openai"))
 
