@@ -20,11 +20,14 @@ def content_text(content: str | list[dict[str, Any]], tool_chars: int = 400) -> 
 
 
 def said(message: Message, tool_chars: int = 400) -> str:
-    """Returns `speaker: text`, or '' if there is no text.
+    """Returns `speaker: text`, or '' if there is no text. The text of a tool's turn is cut to tool_chars.
 
     Only the caption of an importer's `[image: a photo of a dog]` is kept, because "image" is not a topic.
     """
-    text = _CAPTION.sub(r"(\1)", content_text(message.content, tool_chars)).strip()
+    text = content_text(message.content, tool_chars)
+    if message.role == "tool":
+        text = text[:tool_chars]
+    text = _CAPTION.sub(r"(\1)", text).strip()
     return f"{speaker_of(message)}: {text}" if text else ""
 
 

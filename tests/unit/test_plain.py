@@ -1,5 +1,7 @@
 """Stored content is converted to plain text for summaries and topics."""
 
+from typing import Any
+
 import pytest
 from helpers.context_messages import image, text, thinking, tool, tool_result, tool_use, turn, user
 
@@ -10,6 +12,16 @@ from turnlog.agent.models.keywords import topics
 def test_thinking_and_images_are_left_out_and_calls_and_results_are_shortened() -> None:
     content = [thinking("hm"), text("On it."), image(), tool_use("1", "search"), tool_result("1", "x" * 500)]
     assert content_text(content, tool_chars=10) == "On it.\n[call search]\nxxxxxxxxxx"
+
+
+@pytest.mark.parametrize("content", ["x" * 500, [text("x" * 500)], [tool_result("1", "x" * 500)]])
+def test_the_result_of_a_tool_is_shortened_in_a_line_whatever_its_form(content: Any) -> None:
+    assert said(turn("tool", content)) == f"tool: {'x' * 400}"
+    assert said(turn("tool", content), tool_chars=10) == "tool: xxxxxxxxxx"
+
+
+def test_the_words_of_a_person_are_not_shortened_in_a_line() -> None:
+    assert said(user("x" * 500)) == f"user: {'x' * 500}"
 
 
 def test_a_line_names_its_speaker() -> None:
