@@ -5,11 +5,12 @@ from uuid import UUID
 
 import pytest
 from conftest import Settled
+from helpers.memory_events import memory_id, recorded
 from helpers.sample_events import MAY_8, event
 from helpers.servers import rows
 from helpers.user_memories import ANN, UserMemories, extracted, open_user_memories
 
-from turnlog.agent.memory.deciding import revisions
+from turnlog.agent.memory.deciding.revisions import MAX_FORGOTTEN_PER_WRITE
 from turnlog.events.contracts import Interval, MemoriesCompacted
 from turnlog.events.errors import NotFound
 from turnlog.events.log import Log
@@ -64,11 +65,10 @@ async def test_forgetting_one_member_of_a_merge_leaves_what_the_others_said(mind
     assert await rows(mind.db, "SELECT event_id FROM forgotten_turns") == [(UUID(int=2),)]
 
 
-async def test_forgetting_more_memories_than_fit_into_one_write_forgets_all(
-    mind: UserMemories, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(revisions, "MAX_FORGOTTEN_PER_WRITE", 2)
-    kept, *others = [await mind.says(f"I like tea number {n}") for n in range(6)]
+async def test_forgetting_more_memories_than_fit_into_one_write_forgets_all(mind: UserMemories) -> None:
+    texts = [f"I like tea number {n}" for n in range(MAX_FORGOTTEN_PER_WRITE + 2)]
+    await mind.log.append_many([recorded(text) for text in texts])
+    kept, *others = [memory_id(text) for text in texts]
     intervals = tuple(
         Interval(memory_id=other, valid_to=MAY_8, replaced_by=kept, reason="duplicate") for other in others
     )
