@@ -25,7 +25,7 @@ from helpers.sample_events import MAY_8, event, turn
 from helpers.stage import Play, player
 
 from turnlog.agent.conversations.archive import archiving, restoring
-from turnlog.agent.conversations.archive.restoring import restore
+from turnlog.agent.conversations.archive.restoring import PART_BYTES, restore
 from turnlog.agent.conversations.forks import fork
 from turnlog.agent.privacy.personal_data import erase_person, plan_erasure
 from turnlog.consumers.erasing import erasure_reach
@@ -104,14 +104,15 @@ async def test_without_pyarrow_files_are_restored_from_the_log_and_an_erasure_sa
         }
 
 
-async def test_a_conversation_is_restored_in_parts_even_after_a_crash_between_them(
-    play: Play, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_conversation_is_restored_in_parts_even_after_a_crash_between_them(play: Play) -> None:
     async with play() as stage:
+        long = [
+            turn("long " * (PART_BYTES // 6), "tool", minutes=n, tool_call_id=f"{n}", user="ann") for n in range(10, 14)
+        ]
+        await stage.runtime.log.append_many(long)
         await append_conversations(stage)
         before = await table_rows(stage)
         await archive_threads(stage)
-        monkeypatch.setattr(restoring, "PART_BYTES", 900)
         log, folder = stage.runtime.log, stage.runtime.settings.archive
         archived = await restoring._find(log, "default", "t")
         assert archived is not None
@@ -119,7 +120,7 @@ async def test_a_conversation_is_restored_in_parts_even_after_a_crash_between_th
         assert len(parts) > 3
         await log.append_many(parts[:2], expected=archived.head)
         await stage.runtime.wait_until_projected()
-        assert 0 < len((await table_rows(stage))["messages"]) < len(TEXTS)
+        assert 0 < len((await table_rows(stage))["messages"]) < len(TEXTS) + len(long)
         assert [row[3] for row in await stage.rows(ARCHIVED_THREADS)] == [False]
         assert await restore_thread(stage)
         assert await table_rows(stage) == before
