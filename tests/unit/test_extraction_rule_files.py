@@ -1,5 +1,9 @@
 """A user's rule file adds and replaces rules; an invalid rule is an error that names file, rule and cause."""
 
+import ast
+import shutil
+from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -61,6 +65,71 @@ def test_other_code_that_applies_the_rules_is_another_version(monkeypatch: pytes
     monkeypatch.undo()
     _code.cache_clear()
     assert load_rules().version == before
+
+
+@pytest.fixture
+def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Yields a folder with a copy of the modules that apply the rules, one folder for each package. The version is
+    computed from the copy."""
+    for package, modules in APPLIED_BY.items():
+        (tmp_path / package).mkdir()
+        for module in modules:
+            shutil.copy(str(files(package) / f"{module}.py"), tmp_path / package)
+    extraction = "turnlog.agent.memory.extraction"
+    shutil.copy(str(files(extraction) / "parts.toml"), tmp_path / extraction)
+    load_rules()  # reads the rules, before their folder is another one
+    monkeypatch.setattr("turnlog.agent.memory.extraction.rules.files", lambda package: tmp_path / package)
+    _code.cache_clear()
+    yield tmp_path
+    _code.cache_clear()
+
+
+def edited(module: Path, old: str, new: str) -> str:
+    """Replaces text in a module; returns the version of the rules afterwards."""
+    text = module.read_text("utf-8")
+    assert text.count(old) == 1
+    module.write_text(text.replace(old, new), "utf-8")
+    _code.cache_clear()
+    return load_rules().version
+
+
+def test_another_comment_or_docstring_is_not_another_version(copied: Path) -> None:
+    before, titles = load_rules().version, copied / "turnlog.agent.context" / "titles.py"
+    assert edited(titles, '"""Titles of the parts', '"""The titles of the parts') == before
+    assert edited(titles, "# within the memories", "# below the memories\n\n") == before
+    policy = copied / "turnlog.agent.memory.deciding" / "policy.py"
+    assert edited(policy, '"""A bonus of importance', '"""More importance') == before
+    assert edited(policy, '"""Returns the importance of a new memory', '"""Returns how important one is') == before
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new"),
+    [
+        ("turnlog.agent.context/titles.py", '"[PROFILE]"', '"[ABOUT THE USER]"'),
+        ("turnlog.agent.memory.deciding/policy.py", "min(1.0, max(0.0, total))", "min(0.9, max(0.0, total))"),
+        ("turnlog.agent.memory.extraction/rules.py", "regex.IGNORECASE | regex.VERSION1", "regex.VERSION1"),
+        ("turnlog.agent.memory.extraction/parts.toml", "number = ", "numeral = "),
+    ],
+)
+def test_other_code_is_another_version(copied: Path, module: str, old: str, new: str) -> None:
+    before = load_rules().version
+    assert edited(copied / module, old, new) != before
+
+
+def test_all_modules_that_decide_the_result_of_a_rule_are_part_of_the_version() -> None:
+    listed = {f"{package}.{module}" for package, modules in APPLIED_BY.items() for module in modules}
+    imported: set[str] = set()
+    for name in listed:
+        package, _, module = name.rpartition(".")
+        for node in ast.walk(ast.parse((files(package) / f"{module}.py").read_text("utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.startswith("turnlog."):
+                within = {f"{node.module}.{alias.name}" for alias in node.names} & listed
+                imported |= within or {node.module}
+    assert {name for name in imported - listed if not name.startswith("turnlog.events.")} == {
+        "turnlog.agent.settings",  # the importance of new memories does not depend on it
+        "turnlog.projectors.models.conversation.message",  # the type of a turn
+        "turnlog.projectors.models.memories.sql",  # the maximum number of sources
+    }
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ Each rule is a table `[rule.<id>]`. The model `Rule` below lists its fields; doc
 error in a rule names the file, the rule and the cause.
 """
 
+import ast
 import hashlib
 import inspect
 import string
@@ -27,26 +28,21 @@ LANGUAGES = ("en", "zh")
 FLAGS = regex.IGNORECASE | regex.VERSION1
 _APOSTROPHE = regex.compile(r"(?<=\bi|\(\?:|\||n)'(?=m\b|ve\b|t\b)")  # people also type "im", "ive" and "dont"
 _PART = regex.compile(r"\{\{\w+\}\}")
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 Pattern = Any  # a pattern of the library regex, which has no types
+# The modules that decide the result of a rule, by package.
 APPLIED_BY = {
     "turnlog.agent.memory.extraction": (
-        *(
-            "by_rules",
-            "readings",
-            "fact_subjects",
-            "evidence",
-            "explicit",
-            "quoted",
-            "not_meant",
-            "proposals",
-            "findings",
-            "normalisers",
-            "validators",
-        ),
+        *("rules", "by_rules", "readings", "fact_subjects", "evidence", "explicit", "quoted", "not_meant"),
+        *("proposals", "findings", "normalisers", "validators"),
     ),
     "turnlog.agent.memory": ("role_words",),
-    "turnlog.agent.context": ("client_texts",),
     "turnlog.agent.memory.dates": ("dates", "spans", "english", "chinese"),
+    "turnlog.agent.memory.deciding": ("policy",),
+    "turnlog.agent.memory.sanitiser": ("sanitise", "identifiers"),
+    "turnlog.agent.context": ("client_texts", "titles"),
+    "turnlog.projectors.models": ("terms",),
+    "turnlog.projectors.models.memories": ("text",),
 }
 
 
@@ -139,10 +135,21 @@ def load_rules(own: Path | None = None) -> RuleSet:
 
 @cache
 def _code() -> str:
-    """Returns a hash of the source files that decide the result of a rule."""
-    parts = [files(package) / f"{name}.py" for package, names in APPLIED_BY.items() for name in names]
-    parts.append(files("turnlog.agent.memory.extraction") / "parts.toml")
-    return hashlib.sha256(b"".join(part.read_bytes() for part in parts)).hexdigest()
+    """Returns a hash of the code that decides the result of a rule, and of parts.toml. Comments and docstrings do not
+    change it."""
+    modules = [files(package) / f"{name}.py" for package, names in APPLIED_BY.items() for name in names]
+    said = [_without_docstrings(module.read_text("utf-8")) for module in modules]
+    said.append((files("turnlog.agent.memory.extraction") / "parts.toml").read_text("utf-8"))
+    return hashlib.sha256("\n".join(said).encode()).hexdigest()
+
+
+def _without_docstrings(source: str) -> str:
+    """Returns the syntax tree of a module as text, without docstrings."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            del node.body[0]
+    return ast.dump(tree)
 
 
 @cache
