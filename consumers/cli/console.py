@@ -27,10 +27,9 @@ T = TypeVar("T")
 SAY_AFTER_S = 3.0
 # The largest sequence that NATS accepts.
 LAST_SEQ = 2**63 - 1
-# Control characters, except line breaks and tabs, and characters that reorder a line are shown as U+FFFD.
-_UNSHOWN = {
-    code: "\ufffd" for code in (*range(32), *range(127, 160), *range(0x202A, 0x202F)) if chr(code) not in "\n\t"
-}
+# Control characters, except line breaks and tabs, and characters that reorder or break a line are shown as U+FFFD.
+_REORDERING = (0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
+_UNSHOWN = {code: "\ufffd" for code in (*range(32), *range(127, 160), *_REORDERING) if chr(code) not in "\n\t"}
 
 
 # A line may break between any Chinese characters, but not before a closing mark.

@@ -2,6 +2,8 @@
 
 import io
 import json
+import re
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -11,9 +13,10 @@ from psycopg.errors import DiskFull, OperationalError
 from turnlog.agent.answering.asking import Answered, Restarted, Text
 from turnlog.agent.settings import Settings
 from turnlog.consumers.cli import chatting, runner
-from turnlog.consumers.cli.console import Words
+from turnlog.consumers.cli.console import Words, shown
 from turnlog.consumers.cli.options import Given
 
+ROOT = Path(__file__).parents[2]
 FULL = "could not extend file: No space left on device"
 
 
@@ -104,3 +107,10 @@ def test_a_long_key_is_never_broken_on_a_narrow_terminal() -> None:
         "words that are broken between two of",
         "them at the end of a line",
     ]
+
+
+def test_characters_that_could_reorder_a_line_are_replaced_as_on_the_page() -> None:
+    (acting,) = re.findall(r"const ACTING = /(.+)/g;", (ROOT / "consumers/page/html.js").read_text("utf-8"))
+    signs = [chr(code) for code in range(0xFFFD) if chr(code) != "\r"]
+    assert [sign for sign in signs if shown(sign) != sign] == [sign for sign in signs if re.match(acting, sign)]
+    assert shown("a\u2066b\u200fc\u061cd👩\u200d🔬\r") == "a\ufffdb\ufffdc\ufffdd👩\u200d🔬\ufffd"
