@@ -102,15 +102,24 @@ async def context_of(
 
 
 async def context_as_of(
-    runtime: Runtime, tenant: str, thread: str, seq: int, *, query: str | None = None, window: int | None = None
+    runtime: Runtime,
+    tenant: str,
+    thread: str,
+    seq: int,
+    *,
+    query: str | None = None,
+    window: int | None = None,
+    tokens: int | None = None,
 ) -> RebuiltContext:
     """Returns the context as of a sequence of the log, with the settings of the receipt if an answer was made there.
+    query, window, tokens: as in context_of.
 
     Raises NotFound, WindowTooSmall, InvalidToken.
     """
     check_place(tenant, thread)
+    asked: dict[str, Any] = {"query": query, "window": window, "tokens": tokens}
     async with _ready(runtime, tenant, thread, READS) as (conn, _):
-        return await rebuilt(conn, runtime.log, runtime.settings, tenant, thread, seq, query=query, window=window)
+        return await rebuilt(conn, runtime.log, runtime.settings, tenant, thread, seq, **asked)
 
 
 @contextlib.asynccontextmanager

@@ -15,10 +15,7 @@ from uuid_utils.compat import uuid7
 
 from turnlog.agent.answering.pieces import Seen
 from turnlog.agent.answering.thread_context import Transcripts, receipt_settings, thread_context
-from turnlog.agent.context import Context, ContextReceipt, WindowTooSmall, counter_for
-from turnlog.agent.context.tokens import REPLY_PRIMING
-from turnlog.agent.context.window import MIN_BUDGET
-from turnlog.agent.context.wire import Wire
+from turnlog.agent.context import Context, ContextReceipt, counter_for
 from turnlog.agent.models.protocol import asker_of
 from turnlog.agent.recall.episodes import EPISODES, Relevant, relevant_turns
 from turnlog.agent.recall.memory_block import MemoryBlock, recalled_block, room
@@ -149,7 +146,7 @@ async def prepare(runtime: Runtime, conn: Connection, request: ContextRequest) -
             system_prompt=request.system_prompt,
             tools=request.tools,
             overview=overview,
-            budget=None if request.tokens is None else _budget(request, request.tokens, await searching),
+            tokens=request.tokens,
             log=runtime.log,
             as_of_seq=request.as_of_seq,
             relevant=older.turns if request.relevant else (),
@@ -230,19 +227,6 @@ class _OlderTurns:
         relevant = await relevant_turns(self.conn, recall, self.scope, *about)
         self.degraded = recall.degraded
         return relevant
-
-
-def _budget(request: ContextRequest, tokens: int, block: MemoryBlock) -> int:
-    """Returns the part of `tokens` that is left for the conversation. Raises WindowTooSmall."""
-    counter = counter_for(request.model)
-    others: list[Wire] = [{"role": "system", "content": request.system_prompt}] if request.system_prompt else []
-    spent = REPLY_PRIMING + counter.tools(request.tools) + sum(map(counter.wire, (*others, *block.all_messages)))
-    if tokens - spent < MIN_BUDGET:
-        raise WindowTooSmall(
-            f"{tokens:,} tokens have no room for the conversation: the system prompt, the tools and the memories take "
-            f"{spent:,}; allow more tokens or shorten the prompt"
-        )
-    return tokens - spent
 
 
 def _transcripts(_runtime: Runtime) -> Transcripts:

@@ -63,18 +63,21 @@ async def rebuilt(
     *,
     query: str | None = None,
     window: int | None = None,
+    tokens: int | None = None,
 ) -> RebuiltContext:
     """Returns the context as of a sequence, with the model, window, prompt and settings of the answer made there, if
     any.
 
-    window: overrides the recorded value. query: added at the end. With either of them, nothing is compared. Receipts of
+    window: overrides the recorded value. tokens: instead of window, the limit for all messages. query: added at the
+    end. With any of them, nothing is compared. Receipts of
     v1 contain no prompt and no settings, so the present ones are used. Raises the errors of thread_context: NotFound,
     WindowTooSmall.
     """
     recorded = await receipt_at(conn, log, tenant, thread, as_of_seq)
     receipt = recorded[1] if recorded else None
     block, forgotten, withheld = await _block(conn, log, tenant, recorded)
-    if receipt and receipt.notes is not None and (query, window) == (None, None):
+    is_as_recorded = (query, window, tokens) == (None, None, None)
+    if receipt and receipt.notes is not None and is_as_recorded:
         notes = () if forgotten or withheld else receipt.notes  # the memories' words were forgotten
         context = await _of_state(conn, log, settings, tenant, thread, receipt, notes, block.turns)
         matches = context.receipt.context_hash == receipt.context_hash
@@ -87,12 +90,13 @@ async def rebuilt(
         query=query,
         window=receipt.window if receipt and window is None else window,
         budget=receipt.budget if receipt and window is None else None,
+        tokens=tokens,
         log=log,
         as_of_seq=as_of_seq,
         relevant=receipt.relevant if receipt else (),
         memories=block if query is not None else replace(block, turns=(*block.turns, *_doubt(receipt))),
     )
-    if receipt is None or (query, window) != (None, None):
+    if receipt is None or not is_as_recorded:
         return RebuiltContext(context, receipt, None, forgotten, withheld)
     return RebuiltContext(context, receipt, context.receipt.context_hash == receipt.context_hash, forgotten, withheld)
 

@@ -10,8 +10,19 @@ from uuid import NAMESPACE_OID, uuid5
 
 from cachetools import LRUCache
 
-from turnlog.agent.context import Context, ContextInput, ContextSettings, Summary, prepared
+from turnlog.agent.context import (
+    Context,
+    ContextInput,
+    ContextSettings,
+    Summary,
+    WindowTooSmall,
+    counter_for,
+    prepared,
+)
 from turnlog.agent.context.plain_text import content_text, with_speakers
+from turnlog.agent.context.tokens import REPLY_PRIMING
+from turnlog.agent.context.window import MIN_BUDGET
+from turnlog.agent.context.wire import Wire
 from turnlog.agent.conversations.past import past_state
 from turnlog.agent.recall.confidence import doubt as doubt_about
 from turnlog.agent.recall.episodes import Relevant
@@ -75,6 +86,7 @@ async def thread_context(
     tools: Sequence[dict[str, Any]] = (),
     overview: Overview | None = None,
     budget: int | None = None,
+    tokens: int | None = None,
     log: Log | None = None,
     as_of_seq: int | None = None,
     relevant: Sequence[int] | FindRelevant = (),
@@ -89,12 +101,13 @@ async def thread_context(
     transcripts: the cache of a process that builds many contexts, so that it reads only new turns. overview: that of
     the thread, if the caller has read it. as_of_seq: together with `log`, the event as of which to build the context;
     the read models must have applied it. budget: tokens for the conversation, as in a receipt; None computes it.
-    receipts.rebuilt sets all of these from the receipt of an answer. relevant: turns to prefer if not everything fits,
-    best first, including pruned turns; a function is called only in this case, and if the turns that it finds hardly
-    answer the question, a line of the context says so. memories: the block of long-term memories, awaited after the
-    turns are read. answer_tokens: maximum number of tokens in the answer; 0 if unknown. turns: the conversation, if the
-    caller keeps it, as LangGraph does. places: {sequence: position} of all turns of the thread, if `turns` are some of
-    them. notes: the caller's notes, shown before the memories.
+    receipts.rebuilt sets all of these from the receipt of an answer. tokens: instead of budget, the limit for all
+    messages, including the system prompt. relevant: turns to prefer if not everything fits, best first, including
+    pruned turns; a function is called only in this case, and if the turns that it finds hardly answer the question, a
+    line of the context says so. memories: the block of long-term memories, awaited after the turns are read.
+    answer_tokens: maximum number of tokens in the answer; 0 if unknown. turns: the conversation, if the caller keeps
+    it, as LangGraph does. places: {sequence: position} of all turns of the thread, if `turns` are some of them. notes:
+    the caller's notes, shown before the memories.
 
     Raises NotFound if the thread has no messages or has not reached as_of_seq, WindowTooSmall.
     """
@@ -108,12 +121,13 @@ async def thread_context(
         raise NotFound(f"there is no thread {thread!r}; `turnlog threads` lists them")
     messages = with_speakers(messages)
     block = await memories if isinstance(memories, Awaitable) else memories or MemoryBlock()
+    model, prompt = model or settings.model, settings.system_prompt if system_prompt is None else system_prompt
     is_summarised = settings.enable_summary and now.summary is not None and now.summary_seq is not None
     summary = Summary(now.summary or "", now.summary_seq or 0) if is_summarised else None
     inputs = ContextInput(
         messages,
-        model or settings.model,
-        settings.system_prompt if system_prompt is None else system_prompt,
+        model,
+        prompt,
         tools,
         summary,
         now.topics,
@@ -121,7 +135,7 @@ async def thread_context(
         settings.context_window if window is None else window,
         as_of_seq=as_of_seq if query is None else None,
         settings=context_settings(settings),
-        budget=budget,
+        budget=budget if tokens is None else _budget(tokens, model, prompt, tools, block),
         recalled_chunks=(block.known and block.known.turns) or (),
         memories=tuple(str(memory) for memory in block.ids),
         known=block.known,
@@ -130,6 +144,19 @@ async def thread_context(
         places=places,
     )
     return await _with_relevant(conn, tenant, thread, now, inputs, relevant, block)
+
+
+def _budget(tokens: int, model: str, prompt: str, tools: Sequence[dict[str, Any]], block: MemoryBlock) -> int:
+    """Returns the part of `tokens` that is left for the conversation. Raises WindowTooSmall."""
+    counter = counter_for(model)
+    others: list[Wire] = [{"role": "system", "content": prompt}] if prompt else []
+    spent = REPLY_PRIMING + counter.tools(tools) + sum(map(counter.wire, (*others, *block.all_messages)))
+    if tokens - spent < MIN_BUDGET:
+        raise WindowTooSmall(
+            f"{tokens:,} tokens have no room for the conversation: the system prompt, the tools and the memories take "
+            f"{spent:,}; allow more tokens or shorten the prompt"
+        )
+    return tokens - spent
 
 
 async def _state(

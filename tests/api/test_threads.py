@@ -6,6 +6,7 @@ from uuid import UUID
 
 import pytest
 from helpers.api import Serve
+from helpers.callers import call, mcp_of
 
 import turnlog
 from turnlog.agent.answering.receipts import GivenReceipts
@@ -137,6 +138,25 @@ async def test_a_receipt_is_stored_with_its_answer_unless_it_is_changed_or_of_so
         for newest in (True, False):
             page = await ann.get("/api/threads/t/turns", params=between | {"newest": newest})
             assert [turn["content"] for turn in page.json()["items"]] == ["Sesame."]
+
+
+async def test_the_limit_of_tokens_is_the_same_for_a_past_context(serve: Serve) -> None:
+    async with serve() as api, api.client() as ann, mcp_of(api) as tools:
+        turns = [{"role": ("user", "assistant")[at % 2], "content": f"{at} so it goes, and on"} for at in range(40)]
+        seq = (await ann.post("/api/threads/t/turns", json={"turns": turns})).json()[-1]["seq"]
+        for asked in ({"tokens": 400}, {"tokens": 400, "query": "And then?"}):
+            now = (await ann.get("/api/threads/t/context", params=asked)).json()
+            then = (await ann.get("/api/threads/t/context", params={**asked, "as_of": seq})).json()
+            assert 0 < then["budget"] == now["budget"] < 400
+            assert len(then["messages"]) < len(turns)
+        answer = {"turns": [{"role": "assistant", "content": "So it goes."}], "receipt": now["receipt"]["id"]}
+        assert (await ann.post("/api/threads/t/turns", json=answer)).status_code == 201
+        (receipt,) = (await ann.get("/api/threads/t/receipts")).json()["items"]
+        for at in (seq, receipt["receipt"]["as_of_seq"]):
+            then = (await ann.get("/api/threads/t/context", params={"tokens": 300, "as_of": at})).json()
+            assert 200 < then["budget"] < 300
+            seen = await call(tools, "context", thread_id="t", max_tokens=300, as_of=at)
+            assert seen["messages"] == then["messages"]
 
 
 async def test_the_id_of_a_receipt_is_enough_for_the_user_who_got_it(serve: Serve) -> None:

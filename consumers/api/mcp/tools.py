@@ -195,7 +195,7 @@ class _Tools:
         async with self.reader(context) as who:
             place = await who.owns(thread_id, "reader" if as_of is None else "owner")
             if as_of is not None:
-                return Messages(messages=(await context_as_of(*place, as_of, window=max_tokens)).context.messages)
+                return Messages(messages=(await context_as_of(*place, as_of, tokens=max_tokens)).context.messages)
             return Messages(messages=(await context_of(*place, user=who.user, tokens=max_tokens)).context.messages)
 
     async def threads(

@@ -189,7 +189,7 @@ async def context(
     if as_of is None:
         return await make_context(thread, ContextRequest(query=query, tokens=tokens), caller)
     place = await caller.owns(thread)
-    past = await context_as_of(*place, as_of, query=query, window=tokens)
+    past = await context_as_of(*place, as_of, query=query, tokens=tokens)
     prompt = past.receipt.system_prompt if past.receipt else None
     settings = caller.runtime.settings
     return ContextMade.of(past.context, settings.system_prompt if prompt is None else prompt, matches=past.matches)
