@@ -170,7 +170,7 @@ async def worker(
 @command(app, tenant=False)
 async def doctor(
     settings: Settings,
-    model: Annotated[bool, typer.Option("--model", help="Also test what the models can do, with four calls.")] = False,
+    model: Annotated[bool, typer.Option("--model", help="Also test what the models can do, with real calls.")] = False,
 ) -> Result:
     """Check settings, servers, schema, projections and models. Exit code 1 if something is wrong."""
     findings = await checkup.checkup(settings, lambda: runtime.opened(settings, "turnlog-doctor"))
