@@ -52,8 +52,14 @@ def test_a_time_that_the_clocks_show_twice_is_due_once() -> None:
 
 @pytest.mark.parametrize(
     ("expression", "zone", "named"),
-    [("at three", "UTC", "at three"), ("0 3 * * *", "Mars/Olympus", "TURNLOG_TIMEZONE"), ("99 3 * * *", "UTC", "99")],
-    ids=["no cron expression", "no time zone", "no minute"],
+    [
+        ("at three", "UTC", "at three"),
+        ("0 3 * * *", "Mars/Olympus", "TURNLOG_TIMEZONE"),
+        ("99 3 * * *", "UTC", "99"),
+        ("0 0 30 2 *", "UTC", "0 0 30 2"),
+        ("0 0 31 4,6 *", "UTC", "day-of-month"),
+    ],
+    ids=["no cron expression", "no time zone", "no minute", "no such day", "no such day in two months"],
 )
 def test_a_schedule_that_cannot_be_understood_is_named(expression: str, zone: str, named: str) -> None:
     with pytest.raises(InvalidSchedule, match=named):
