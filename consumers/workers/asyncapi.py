@@ -1,5 +1,5 @@
 """Generates docs/asyncapi.json from the code, by FastStream and without a connection: the channels of all events, of
-progress, and of the durables that run in every configuration.
+progress, and of the durables. Those of extraction, contradictions and profiles run only if the settings need them.
 
     python -m turnlog.consumers.workers.asyncapi > docs/asyncapi.json
 
@@ -19,9 +19,12 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from turnlog.agent.answering.pieces import ProgressStep
 from turnlog.agent.answering.request import AGENT
+from turnlog.agent.memory.extraction.extraction_run import NAME as EXTRACTION
 from turnlog.consumers.workers.analytics import NAME as ANALYTICS
 from turnlog.consumers.workers.app import make_broker, subscribe
 from turnlog.consumers.workers.durable_consumer import Delivery, DurableConsumer
+from turnlog.consumers.workers.reactors.contradictions import NAME as CONTRADICTIONS
+from turnlog.consumers.workers.reactors.profiles import NAME as PROFILES
 from turnlog.consumers.workers.reactors.segments import NAME as SEGMENTS
 from turnlog.consumers.workers.reactors.thread_maintenance import NAME as MEMORY
 from turnlog.events.codec import CONTENT_TYPE, TYPE_PREFIX, VERSIONS
@@ -50,6 +53,9 @@ HEADERS: Document = {
 RECEIVES = {
     MEMORY: ("turn_recorded",),
     SEGMENTS: ("segment_checkpoint_requested",),
+    EXTRACTION: ("turn_recorded",),
+    CONTRADICTIONS: ("memories_embedded",),
+    PROFILES: ("memories_embedded",),
     AGENT: ("answer_requested",),
     ANALYTICS: tuple(CONTRACTS),
 }
@@ -161,12 +167,8 @@ def _broker() -> NatsBroker:
         broker.publisher(subject, title=name, description=about, schema=envelope_of(name))
     progress = f"{PROGRESS_PREFIX}.{{tenant}}.{{thread}}.{{request}}"
     broker.publisher(progress, title="progress", description="Core NATS, never stored.", schema=ProgressStep)
-    for durable, subject in (
-        (MEMORY, type_filter("turn_recorded")),
-        (SEGMENTS, type_filter("segment_checkpoint_requested")),
-        (AGENT, type_filter("answer_requested")),
-        (ANALYTICS, f"{STORED_PREFIX}.>"),
-    ):
+    for durable, types in RECEIVES.items():
+        subject = type_filter(types[0]) if len(types) == 1 else f"{STORED_PREFIX}.>"
         subscribe(broker, subject, DurableConsumer(_NO_POOL, durable, _never))
     return broker
 

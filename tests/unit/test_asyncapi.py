@@ -77,10 +77,15 @@ def test_the_progress_channel_matches_the_subject_of_streamed_tokens() -> None:
 
 
 def test_durables_of_turnlog_are_named() -> None:
-    addresses = {name: made()["channels"][name]["address"] for name in ("memory", "segments", "agent", "analytics")}
-    assert addresses == {
+    durables = {
+        name: channel for name, channel in made()["channels"].items() if "SubscribeMessage" in channel["messages"]
+    }
+    assert {name: channel["address"] for name, channel in durables.items()} == {
         "memory": "turnlog.log.*.*.*.turn_recorded",
         "segments": "turnlog.log.*.*.*.segment_checkpoint_requested",
+        "extraction": "turnlog.log.*.*.*.turn_recorded",
+        "contradictions": "turnlog.log.*.*.*.memories_embedded",
+        "profiles": "turnlog.log.*.*.*.memories_embedded",
         "agent": "turnlog.log.*.*.*.answer_requested",
         "analytics": "turnlog.log.>",
     }
