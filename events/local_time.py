@@ -12,7 +12,8 @@ UNDATED_FROM = datetime(2000, 1, 1, tzinfo=UTC)
 UNDATED_UNTIL = UNDATED_FROM + timedelta(days=30)
 
 caller_zone: ContextVar[tzinfo] = ContextVar("caller_zone", default=UTC)
-"""The zone that the current request names in a header or in a claim of its token; otherwise UTC."""
+"""The zone that the current request names in a header or in a claim of its token; otherwise UTC. For `local`,
+UTC is no zone of a person, even if the request names it."""
 
 
 def zone_named(name: str) -> tzinfo:

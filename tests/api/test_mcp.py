@@ -117,6 +117,7 @@ async def test_a_date_without_a_time_begins_on_the_persons_clock(serve: Serve) -
         await http.patch("/api/preferences", json={"set": {"timezone": "Asia/Shanghai"}})
         assert await after_midnight() == set(TIMES[1:])
         assert await after_midnight(zone="Europe/Berlin") == set(TIMES[2:])
+        assert await after_midnight(zone="UTC") == set(TIMES[1:]), "UTC does not tell the person's clock"
         async with mcp_of(api) as ann:
             profile = await ann.read_resource("turnlog://profile/2024-11-20")
             assert "2024-11-20T00:00:00+08:00" in profile.contents[0].text

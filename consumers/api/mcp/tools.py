@@ -310,7 +310,7 @@ def _with_clear_errors(
 
 async def _on_their_clock(who: Principal, moment: datetime | None) -> datetime | None:
     """Returns the moment. Without an offset it is in the caller's zone: the one that the request or its token names,
-    else their preference, else TURNLOG_TIMEZONE."""
+    unless it is plain UTC, else their preference, else TURNLOG_TIMEZONE."""
     if moment is None or moment.tzinfo:
         return moment
     async with who.runtime.reading("memories") as conn:
