@@ -100,3 +100,37 @@ def test_a_sentence_with_quotes_and_lines_is_found_in_another_turn() -> None:
     other = turn('Yes:\nShe said "see you\nat NINE" again. Bye.')
     assert isinstance(other.data, TurnRecorded)
     assert comparable([text]) in said_in(other.data)
+
+
+JANE = "My neighbour Jane Miller who lives in Amsterdam told me that her door code is four four one one."
+DOOR = f"Hello there again. {JANE}"
+QUOTES = {
+    DOOR: "[redacted]",
+    f"You said: {JANE.lower()}": "You said: [redacted]",
+    "Her code: door code is four four one one, isn't it?": "Her code: [redacted], isn't it?",
+    "She LIVES in\nAmsterdam, told me that her gate is green.": "She [redacted] gate is green.",
+    "Jane Miller lives at the door.": None,
+}
+
+
+@pytest.mark.parametrize("text", QUOTES)
+def test_a_long_sentence_of_a_complete_turn_is_struck_where_it_is_quoted_in_part(text: str) -> None:
+    strike = strike_of(turn(DOOR), 5, None)
+    answer = struck(event(turn(text, "assistant").data), strike, 9)
+    assert (answer and answer.data.content) == QUOTES[text]
+
+
+def test_the_end_of_a_long_chinese_sentence_is_struck_and_masked_in_bytes() -> None:
+    said = (
+        "我的邻居住在阿姆斯特丹市中心的一座老房子里而且她告诉我说她家的大门密码是四四一一"
+        "请不要告诉任何人因为这是她的一个秘密谢谢"
+    )
+    strike, end = strike_of(turn(said), 5, None), "她家的大门密码是四四一一"
+    answer = struck(event(turn(f"他讲{end}。", "assistant").data), strike, 9)
+    assert answer is not None and answer.data.content == "他讲[redacted]。"
+    raw = b"\xd9a" + f"ok {end}!".encode() + b"\xff"
+    blob = Blob(channel="x", version="1", encoding="msgpack", data=b64encode(raw).decode())
+    saved = struck(event(CheckpointSaved(checkpoint_id="1", checkpoint={}, metadata={}, blobs=(blob,))), strike, 9)
+    assert saved is not None
+    masked = b64decode(saved.data.blobs[0].data)
+    assert masked == b"\xd9aok " + b"*" * len(end.encode()) + b"!\xff"

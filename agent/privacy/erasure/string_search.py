@@ -10,6 +10,7 @@ from base64 import b64encode
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -140,7 +141,7 @@ def _hashes(data: NDArray[np.uint8]) -> NDArray[np.uint32]:
 
 
 MOST_CANDIDATES = 20_000
-MOST_CHARS = 60
+MOST_CHARS, PART_CHARS = 60, 32
 # Texts are split at control characters, quotes and backslashes, because stores write these in different ways.
 _PARTS = re.compile(r"[^\"\\\x00-\x1f\x7f\u2028\u2029]+")
 _SENTENCES = re.compile(r"(?<=[.!?;。！？；，])")
@@ -198,6 +199,20 @@ def candidates(text: str) -> Iterator[str]:
             candidate = sentence.strip()[:MOST_CHARS].strip()
             if len(candidate.encode(errors="replace")) >= KEY_BYTES and (" " in candidate or not candidate.isascii()):
                 yield candidate
+
+
+def long_sentences(text: str) -> Iterator[str]:
+    """Yields the sentences of a text that `candidates` shortens. Ids made by turnlog are left out."""
+    for part in _PARTS.findall(_ID_OF_OURS.sub('"', text)):
+        sentences = (sentence.strip() for sentence in _SENTENCES.split(part))
+        yield from (sentence for sentence in sentences if len(sentence) > MOST_CHARS)
+
+
+def parts_of(sentence: str) -> list[str]:
+    """Returns the parts of a sentence: successive parts of at most PART_CHARS characters, and its end of that
+    length."""
+    end = sentence[-PART_CHARS:]
+    return [*wrap(sentence, PART_CHARS)[:-1], end.partition(" ")[2] or end]
 
 
 def chosen(strings: Iterable[str], most: int) -> list[str]:

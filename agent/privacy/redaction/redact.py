@@ -21,6 +21,7 @@ from turnlog.agent.privacy.erasure.erasure_plan import ErasureReach
 from turnlog.agent.privacy.erasure.event_scan import Person
 from turnlog.agent.privacy.erasure.scanning import Scan, scan_buckets, scan_files, scan_stream, scan_tables
 from turnlog.agent.privacy.erasure.string_search import SearchStrings
+from turnlog.agent.privacy.redaction.folding import runs_in
 from turnlog.agent.privacy.redaction.replacing import (
     SOURCE,
     Struck,
@@ -143,7 +144,7 @@ async def plan_redaction(
         raise NotFound(f"the turn at sequence {seq} does not say these words")
     threads = await _threads(runtime, tenant, thread, owner)
     if strike.whole:
-        strike = strike.only(await _distinctive(runtime, tenant, threads, strike))
+        strike = await _distinctive(runtime, tenant, threads, strike)
     changes = [change for name in threads async for change in _struck_in(runtime, tenant, name, strike)]
     memories: dict[str, set[UUID]] = {}
     for change in changes:
@@ -161,10 +162,10 @@ async def _struck_in(runtime: Runtime, tenant: str, thread: str, strike: Strike)
             yield Struck(entry, replaced)
 
 
-async def _distinctive(runtime: Runtime, tenant: str, threads: Iterable[str], strike: Strike) -> list[str]:
-    """Returns the texts of the turn that no other user turn contains, so that "Thank you very much." is not struck
-    elsewhere."""
-    texts = list(strike.texts)
+async def _distinctive(runtime: Runtime, tenant: str, threads: Iterable[str], strike: Strike) -> Strike:
+    """Returns the strike without texts and runs that another user turn contains, so that "Thank you very much." is not
+    struck elsewhere."""
+    texts, runs = list(strike.texts), strike.runs
     for name in threads:
         async for entry in runtime.log.read_thread(tenant, name, types=("turn_recorded",)):
             if (
@@ -174,7 +175,8 @@ async def _distinctive(runtime: Runtime, tenant: str, threads: Iterable[str], st
             ):
                 said = said_in(entry.event.data)
                 texts = [text for text in texts if comparable([text]) not in said]
-    return texts
+                runs -= {run for run, _, _ in runs_in(said)}
+    return strike.only(texts, runs)
 
 
 async def redact_turn(
@@ -290,7 +292,8 @@ async def _scanned(runtime: Runtime, plan: RedactionPlan, reach: ErasureReach) -
     strings, which occur by chance, only in the rows and events of the threads. Events that may contain the strings in
     other spellings are counted too; these spellings cannot be struck."""
     scan = Scan()
-    search_strings = SearchStrings([normalize(form, text) for text in plan.strike.texts for form in ("NFC", "NFD")])
+    searched = plan.strike.searched
+    search_strings = SearchStrings([normalize(form, text) for text in searched for form in ("NFC", "NFD")])
     async with runtime.pool.connection() as conn:
         for table, count in (await _left(conn, plan)).items():
             scan.note("tables of the threads", f"{OF_THREADS[0]} in {table}", count)
@@ -310,7 +313,7 @@ async def _scanned(runtime: Runtime, plan: RedactionPlan, reach: ErasureReach) -
         await scan_stream(runtime.log, search_strings, scan, lambda done, total: None)
         await scan_buckets(runtime.log, search_strings, scan)
         await asyncio.to_thread(scan_files, list(reach.files()), search_strings, scan, lambda done, total: None)
-    return scan, len(plan.strike.texts)
+    return scan, len(searched)
 
 
 async def _left(conn: Connection, plan: RedactionPlan) -> dict[str, int]:

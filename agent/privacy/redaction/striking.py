@@ -15,7 +15,8 @@ from uuid import UUID
 
 from pydantic_core import from_json
 
-from turnlog.agent.privacy.erasure.string_search import KEY_BYTES, candidates
+from turnlog.agent.privacy.erasure.string_search import KEY_BYTES, candidates, long_sentences, parts_of
+from turnlog.agent.privacy.redaction.folding import folded_text, folded_with_places, merged, runs_in
 from turnlog.events.codec import decode, encode
 from turnlog.events.contracts import (
     CheckpointSaved,
@@ -48,8 +49,6 @@ _STRUCTURE = frozenset({"type", "id", "tool_use_id", "event_id", "thread", "said
 _FREE = frozenset({"input", "attributes", "metadata", "user_snapshot", "global_state", "value"})
 # Matches where a word can begin in msgpack and pickle: there, a byte of the string's length may look like a letter.
 _BEGINS = rb"(?:(?<![A-Za-z0-9_])|(?<=[\xd9\x8c][\x00-\xff])|(?<=\xda[\x00-\xff]{2}))"
-_UNSEEN = "\\u00ad\\u200b-\\u200f\\u2060\\ufeff"
-_LETTER = re.compile(rf"[^{_UNSEEN}][\u0300-\u036f\u3099\u309a]*")  # a character with its accents
 _LOOK_ALIKES = str.maketrans("аеорсухіјѕԁһԛԝαοрν", "aeopcyxijsdhqwaopv")
 _WORDS_OF_SCRIPTS = r"[^\W⺀-\U0010ffff]"  # a word character of a script that puts spaces between words
 
@@ -64,6 +63,7 @@ class InvalidWords(TurnlogError):
 @dataclass(frozen=True, slots=True)
 class Strike:
     """The words to strike. texts: struck from every event. whole: the turn with the id turn_id is struck completely.
+    runs: runs of its words, which are struck too, so that nothing remains of a sentence that is quoted only in part.
 
     pattern, in_bytes: match `texts` in text and in bytes; None if `texts` is empty. sign: computes the signature of a
     LangGraph value; None if nothing is signed.
@@ -76,6 +76,7 @@ class Strike:
     pattern: re.Pattern[str] | None
     in_bytes: re.Pattern[bytes] | None
     sign: Sign | None = None
+    runs: frozenset[str] = frozenset()
 
     def without(self, text: str) -> str:
         for first, last in reversed(self.spans(text)):
@@ -83,23 +84,44 @@ class Strike:
         return text
 
     def spans(self, text: str) -> list[tuple[int, int]]:
-        """Returns (start, end) of each place where `text` contains one of the texts to strike, in any spelling."""
-        if self.pattern is None:
-            return []
-        if text.isascii():
-            return [match.span() for match in self.pattern.finditer(text)]
-        folded, places = _folded(text)
-        spans = [match.span() for match in self.pattern.finditer(folded)]
-        return [(places[first][0], places[last - 1][1]) for first, last in spans]
+        """Returns (start, end) of each place where `text` contains one of the texts or runs to strike, in any
+        spelling."""
+        folded, places = (text.casefold(), None) if text.isascii() else folded_with_places(text)
+        spans = [match.span() for match in self.pattern.finditer(folded)] if self.pattern else []
+        if self.runs:
+            spans = merged([*spans, *((start, end) for run, start, end in runs_in(folded) if run in self.runs)])
+        return spans if places is None else [(places[start][0], places[end - 1][1]) for start, end in spans]
 
-    def only(self, texts: Sequence[str]) -> "Strike":
-        """Returns a copy of the strike with these texts instead of its own."""
-        return replace(self, texts=tuple(texts), **_patterns(texts))
+    def in_bytes_without(self, raw: bytes) -> bytes:
+        """Returns the bytes with each byte of a struck string replaced by `*`. Runs are found only in their usual
+        spelling, because folding large values would take long."""
+        masked = self.in_bytes.sub(lambda match: b"*" * len(match[0]), raw) if self.in_bytes else raw
+        if not self.runs:
+            return masked
+        text = masked.decode(errors="surrogateescape")
+        folded = text.casefold()
+        if len(folded) != len(text):  # places must stay the same
+            folded = text
+        for start, end in reversed(merged([(start, end) for run, start, end in runs_in(folded) if run in self.runs])):
+            text = text[:start] + "*" * len(text[start:end].encode(errors="surrogateescape")) + text[end:]
+        return text.encode(errors="surrogateescape")
+
+    @property
+    def searched(self) -> list[str]:
+        """Returns the texts, and the parts of long sentences in which a run remains; the other parts were said in
+        other turns too."""
+        parts = (part for text in self.texts for sentence in long_sentences(text) for part in parts_of(sentence))
+        found = (part for part in parts if any(run in self.runs for run, _, _ in runs_in(folded_text(part))))
+        return list(dict.fromkeys([*self.texts, *found]))
+
+    def only(self, texts: Sequence[str], runs: frozenset[str]) -> "Strike":
+        """Returns a copy of the strike with these texts and runs instead of its own."""
+        return replace(self, texts=tuple(texts), **_patterns(texts), runs=runs)
 
 
 def strike_of(turn: Event, seq: int, words: str | None, sign: Sign | None = None) -> Strike:
-    """Returns the strike for a turn. words: None for the complete turn; its sentences, numbers and codes are then also
-    struck from other events. Raises InvalidWords."""
+    """Returns the strike for a turn. words: None for the complete turn; its sentences, parts of them, numbers and codes
+    are then also struck from other events. Raises InvalidWords."""
     if words is not None:
         texts = [" ".join(words.split())]
         if len(texts[0]) < 2 or not any(char.isalnum() for char in texts[0]):
@@ -107,7 +129,9 @@ def strike_of(turn: Event, seq: int, words: str | None, sign: Sign | None = None
     else:
         texts = sentences_of(turn)
     texts = sorted(dict.fromkeys(text for text in texts if MARK not in text), key=len, reverse=True)
-    strike = Strike(turn.id, seq, words is None, tuple(texts), **_patterns(texts), sign=sign)
+    said = [folded_with_places(text)[0] for text in texts if words is None]
+    runs = frozenset(run for text in said for run, _, _ in runs_in(text))
+    strike = Strike(turn.id, seq, words is None, tuple(texts), **_patterns(texts), sign=sign, runs=runs)
     if strike.without(MARK) != MARK or (not texts and words):
         raise InvalidWords(f"{words!r} cannot be told from {MARK}, which stands for what was struck")
     return strike
@@ -125,10 +149,10 @@ def with_data(event: Event, changed: Mapping[str, Any]) -> Event:
 
 
 def sentences_of(turn: Event) -> list[str]:
-    """Returns the texts of a turn, and their sentences, numbers and codes, without those that are too short to search
-    for."""
+    """Returns the texts of a turn, and their sentences, the beginnings of long sentences, numbers and codes, without
+    those that are too short to search for."""
     said = _texts(turn.data.model_dump(mode="json", include={"content", "tool_calls"}))
-    parts = [part for text in said for part in (text.strip(), *candidates(text))]
+    parts = [part for text in said for part in (text.strip(), *candidates(text), *long_sentences(text))]
     return [part for part in parts if len(part.encode()) >= KEY_BYTES and folded_text(part) not in MARK]
 
 
@@ -179,23 +203,6 @@ def _pattern_in_bytes(raw: bytes) -> bytes:
     text = raw.decode()
     before = _BEGINS if re.match(_WORDS_OF_SCRIPTS, text[0]) else b""
     return before + re.escape(raw) + (b"(?![A-Za-z0-9_])" if re.match(_WORDS_OF_SCRIPTS, text[-1]) else b"")
-
-
-def folded_text(text: str) -> str:
-    """Returns the normal form of a text, which does not depend on case, character width, ligatures and the encoding of
-    accents."""
-    return normalize("NFC", normalize("NFKC", text).casefold())
-
-
-def _folded(text: str) -> tuple[str, list[tuple[int, int]]]:
-    """Returns the folded text without invisible characters, and for each of its characters the position of its origin
-    in the text."""
-    parts, places = [], []
-    for letter in _LETTER.finditer(text):
-        part = folded_text(letter[0])
-        parts.append(part)
-        places += [letter.span()] * len(part)
-    return "".join(parts), places
 
 
 def may_spell(event: Event, strike: Strike) -> bool:
@@ -358,7 +365,7 @@ def _masked_bytes(encoding: str, data: str, strike: Strike) -> str:
     signature, said = b"", raw
     if encoding.startswith(SIGNED):
         signature, said = raw[:SIGNATURE_BYTES], raw[SIGNATURE_BYTES:]
-    masked = strike.in_bytes.sub(lambda match: b"*" * len(match[0]), said) if strike.in_bytes else said
+    masked = strike.in_bytes_without(said)
     if masked == said:
         return data
     if signature and strike.sign:
