@@ -190,6 +190,38 @@ def in_2023(runtime: Runtime) -> Memories:
     return Memories(runtime.log, runtime.pool, lambda: FIRST_TURN_AT)
 
 
+async def test_other_words_for_a_memory_written_by_hand_are_not_added(
+    runtime: Runtime, server: ExtractingServer
+) -> None:
+    memories = Memories(runtime.log, runtime.pool)
+    await memories.remember("default", "ann", "Takes lessons on the cello on Tuesdays")
+    quote = "I take cello lessons every Tuesday"
+    found = [memory("Takes cello lessons", quote, turn=3), memory("Likes music", quote, turn=3)]
+    server.extracts = {"memories": found, "entities": []}
+    asked = await with_settings(runtime, api_base_url=server.url, model="test-model")
+    await derive(asked, "default", "next", [], nothing)
+    assert [row.content for row in (await the_difference(runtime)).found.added] == ["Likes music"]
+
+
+async def test_other_words_for_an_edited_memory_without_a_key_are_not_added(
+    runtime: Runtime, server: ExtractingServer, tmp_path: Path
+) -> None:
+    quote = "I take cello lessons every Tuesday"
+    server.extracts = {"memories": [memory("Takes cello lessons", quote, turn=3)], "entities": []}
+    asked = await with_settings(runtime, api_base_url=server.url, model="test-model")
+    await derive(asked, "default", "next", [], nothing)
+    await promote(runtime, "default", "next", nothing)
+    [cello] = [row for row in await real(runtime) if row.content == "Takes cello lessons"]
+    await Memories(runtime.log, runtime.pool).edit("default", "ann", cello.id, "Takes viola lessons")
+    by_hand = await valid(runtime)
+    server.extracts = {"memories": [memory("Learns to play the cello", quote, turn=3)], "entities": []}
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_text("You extract what a musician wants to know.")
+    await derive(await with_settings(asked, extract_prompt_file=prompt), "default", "next", [], nothing)
+    await promote(runtime, "default", "next", nothing)
+    assert await valid(runtime) == by_hand >= {"Takes viola lessons"}
+
+
 async def moved(runtime: Runtime, seq: int) -> StoredMemory:
     """Lets ann say that she lives in Shanghai now; returns the memory of her home in Beijing."""
     await runtime.log.append_many([user_turn("我住在上海。", seq)])

@@ -1,8 +1,10 @@
 """Compares a user's memories with those of another extractor, and builds the events that replace them. Pure.
 
 A memory's id is derived from its source event and content, so the same finding of two extractors has the same id.
-Changes by hand take precedence: a memory that a person wrote, edited, reverted or forgot is never part of a difference,
-and no other wording of it is added.
+Changes by hand take precedence: a memory that a person wrote, edited, reverted or forgot is never part of a difference.
+Nothing is added with its dedupe key or with no other terms than it or, if it was edited, reverted or forgotten and has
+no key, from its turns. Other paraphrases of a memory that was written without a key are not recognised here: near
+duplicates are closed when their vectors are there.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -13,6 +15,7 @@ from uuid import UUID, uuid5
 from turnlog.agent.memory.deciding.chains import closed, memory_of
 from turnlog.events.contracts import EventData, Interval, MemoriesRevised, MemoryRecorded, Origin
 from turnlog.projectors.models.memories.lookup import StoredMemory
+from turnlog.projectors.models.terms import terms
 
 EXTRACTED: tuple[Origin, ...] = ("explicit", "rule", "llm")
 BY_HAND = ("edited", "forgotten", "reverted", "merged", "duplicate", "expired")
@@ -40,10 +43,16 @@ def difference(real: Sequence[StoredMemory], shadow: Sequence[StoredMemory], cov
 
     coverage: the last sequence that the new extractor has read, by (conversation, stage); only memories from turns up
     to it can be gone. Turns that also stated a forgotten memory are ignored, because the forgotten content is not
-    known. Nothing is added under a dedupe key if its valid memory comes from a turn that the new extractor has not
-    read.
+    known; so are those of a memory without a key that was edited or reverted. Nothing is added under a dedupe key if
+    its valid memory comes from a turn that the new extractor has not read.
     """
-    with_forgotten = {source.event_id for row in real if row.status == "forgotten" for source in row.sources}
+    kept_by_hand = _kept_by_hand(real)
+    by_hand = [
+        (row.dedupe_key, set(terms(row.content)))
+        for row in real
+        if row.status == "valid" and (row.origin == "user" or row.id in kept_by_hand)
+    ]
+    turns_by_hand = _turns_by_hand(real, kept_by_hand)
     known = {row.id: row for row in real}
     held = {row.content_key for row in real if row.status == "valid"}
     excluded = {row.content_key for row in real if (row.status == "forgotten" or row.closed_reason in BY_HAND)}
@@ -51,13 +60,12 @@ def difference(real: Sequence[StoredMemory], shadow: Sequence[StoredMemory], cov
     found_again = {row.id for row in new} | {
         row.id for row in real if row.content_key in {derived.content_key for derived in new}
     }
-    kept_by_hand = _kept_by_hand(real)
     gone = [
         row
         for row in real
         if _was_read(row, coverage)
         and row.id not in found_again | kept_by_hand
-        and not _is_of_a_turn(row, with_forgotten)
+        and not _is_of_a_turn(row, turns_by_hand)
     ]
     ended = {row.id for row in gone}
     settled = {row.dedupe_key for row in real if _is_single(row) and row.id not in found_again | ended}
@@ -67,7 +75,8 @@ def difference(real: Sequence[StoredMemory], shadow: Sequence[StoredMemory], cov
         if _is_addable(row, known.get(row.id))
         and row.content_key not in held | excluded
         and not (_is_single(row) and row.dedupe_key in settled)
-        and not _is_of_a_turn(row, with_forgotten)
+        and not _is_of_a_turn(row, turns_by_hand)
+        and not _says_no_more(row, by_hand)
     ]
     changed = _pairs(gone, added)
     pairs = {row.id for pair in changed for row in pair}
@@ -98,15 +107,33 @@ def replacement_events(
     return events
 
 
-def _kept_by_hand(rows: Iterable[StoredMemory]) -> set[UUID | None]:
+def _kept_by_hand(rows: Iterable[StoredMemory]) -> set[UUID]:
     """Returns the ids of memories that a person reverted to: their own reason says so, or that of a memory that the
     revert closed (events of earlier versions have no reason for the memory itself)."""
-    return {row.id if row.status == "valid" else row.replaced_by for row in rows if row.closed_reason == "reverted"}
+    reverted = [row for row in rows if row.closed_reason == "reverted"]
+    ids = {row.id if row.status == "valid" else row.replaced_by for row in reverted}
+    return {id_ for id_ in ids if id_ is not None}
+
+
+def _turns_by_hand(rows: Iterable[StoredMemory], kept: Collection[UUID]) -> set[UUID]:
+    """Returns the event ids of turns with a memory without a dedupe key that a person edited, forgot, reverted to, or
+    closed by a revert. Forgotten memories have no key."""
+    decided = (
+        row for row in rows if row.id in kept or row.replaced_by in kept or row.closed_reason in ("edited", "forgotten")
+    )
+    return {source.event_id for row in decided if row.dedupe_key is None for source in row.sources}
 
 
 def _is_addable(row: StoredMemory, here: StoredMemory | None) -> bool:
     """Returns whether a memory is not recorded yet, or was closed in favour of a memory that may now be gone."""
     return here is None or (here.status == "closed" and here.closed_reason in ("superseded", "rejected", "rederived"))
+
+
+def _says_no_more(row: StoredMemory, known: Sequence[tuple[str | None, set[str]]]) -> bool:
+    """Returns whether all terms of a memory are terms of a known one. known: (dedupe key, terms) of each. Different
+    dedupe keys mean different claims."""
+    words = set(terms(row.content))
+    return bool(words) and any(words <= others and None in (row.dedupe_key, key) for key, others in known)
 
 
 def _was_read(row: StoredMemory, coverage: Coverage) -> bool:
