@@ -15,7 +15,7 @@ from helpers.servers import rows
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import create_checkpoint, empty_checkpoint
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
-from langgraph.checkpoint.serde.types import TASKS
+from langgraph.checkpoint.serde.types import TASKS, _DeltaSnapshot
 from langgraph.graph import START, MessagesState, StateGraph
 
 from turnlog.agent.runtime import Pool
@@ -276,6 +276,23 @@ async def test_values_that_were_stored_unencrypted_are_read_and_then_encrypted(
     later = "SELECT checkpoint::text FROM checkpoints WHERE checkpoint_id > %s"
     stored = await (await db.execute(later, (old.config["configurable"]["checkpoint_id"],))).fetchall()
     assert stored and "secret" not in str(stored) and "448811" not in str(stored)
+
+
+async def test_an_encrypted_snapshot_of_two_branches_is_copied(log: Log, pool: Pool, db: Connection) -> None:
+    saver = TurnlogSaver(log, pool, serde=EncryptedSerializer(Reversing()))
+    at, shown, versions = config(checkpoint_ns=""), list[Any](), list[Any]([{"lines": "1"}, {"lines": "2"}, {}])
+    for new in versions:
+        value = {"lines": _DeltaSnapshot([f"my secret {(new or versions[0])['lines']}"])}
+        checkpoint = empty_checkpoint()
+        checkpoint |= {"channel_values": value, "channel_versions": new or versions[0]}
+        put = await saver.aput(at, checkpoint, {}, new)
+        at = put if not shown else at  # the second and the third follow the first
+        shown.insert(0, value)
+    await saver.acopy_thread("t", "copy")
+    copies = [saved.checkpoint["channel_values"] async for saved in saver.alist(config("copy"))]
+    assert copies == shown
+    marked = await rows(db, "SELECT checkpoint -> 'channel_values' FROM checkpoints WHERE thread_id = 'copy'")
+    assert marked == [({"lines": True},)] * 3
 
 
 async def test_an_encrypting_serializer_leaves_nothing_unencrypted(log: Log, pool: Pool, db: Connection) -> None:

@@ -141,7 +141,11 @@ def _copy(
     copied.update((saved.ns, channel, version) for channel, version in new.items())
     checkpoint = from_json(saved.checkpoint)
     inline = checkpoint.get("channel_values") or {}
-    loaded = {channel: saved.values[channel, version].load(codec, None) for channel, version in new.items()}
+    loaded = {
+        channel: value.load(codec, None)
+        for (channel, _), value in saved.values.items()
+        if channel in new or inline.get(channel) is True  # a snapshot, which is not the plain value True
+    }
     checkpoint["channel_values"] = inline | loaded
     put = NewCheckpoint(saved.ns, saved.parent_id, checkpoint, from_json(saved.metadata), new)
     events, kept = writer.checkpoint(put)
