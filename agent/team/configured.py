@@ -18,7 +18,8 @@ from turnlog.agent.team.mcp_tools import McpTools
 from turnlog.agent.team.router import route
 from turnlog.agent.team.searxng import SearXNG
 from turnlog.agent.team.teams import BUNDLED, Agent, InvalidTeam, Team, bundled_team, check_tools, load_team
-from turnlog.agent.team.tools import Mistake, Registry, Source, Tool, Use, registry_of
+from turnlog.agent.team.tool_registry import Registry, registry_of
+from turnlog.agent.team.tools import Mistake, Source, Tool, Use
 from turnlog.agent.team.web_search import WebSearch
 from turnlog.events.errors import NotFound
 from turnlog.projectors.engine.writer import Connection

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from turnlog.agent.team.tools import MOST_MISTAKES, InvalidTool, Mistake
+from turnlog.agent.team.tool_registry import MOST_MISTAKES
+from turnlog.agent.team.tools import InvalidTool, Mistake
 
 DROPPED = frozenset({"$schema", "$defs", "definitions", "example", "examples", "xml", "discriminator", "externalDocs"})
 

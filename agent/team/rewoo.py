@@ -49,7 +49,8 @@ from turnlog.agent.team.plans import (
     with_own_ids,
 )
 from turnlog.agent.team.teams import DELEGATE_TOOL, Agent, Team
-from turnlog.agent.team.tools import MAY_BE_DONE, Registry, Use
+from turnlog.agent.team.tool_registry import MAY_BE_DONE, Registry
+from turnlog.agent.team.tools import Use
 from turnlog.events.contracts import ToolCall
 
 SOLVE_S, SOLVE_SHARE = 8.0, 0.25  # part of a run's time that is kept for the final call: the smaller of both

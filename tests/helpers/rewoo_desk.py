@@ -28,7 +28,8 @@ from turnlog.agent.team.local_pages import LocalPages
 from turnlog.agent.team.plans import Delegation, Step
 from turnlog.agent.team.rewoo import Rewoo
 from turnlog.agent.team.teams import Agent, Team, load_team
-from turnlog.agent.team.tools import Registry, Use, registry_of
+from turnlog.agent.team.tool_registry import Registry, registry_of
+from turnlog.agent.team.tools import Use
 
 SUPPORT = load_team(Path(__file__).parents[1] / "teams" / "support")
 QUESTION = {"role": "user", "content": "Where is A101?"}

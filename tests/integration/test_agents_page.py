@@ -15,7 +15,7 @@ from helpers.stage import player
 
 from turnlog.agent.answering.asking import Answered, Solved
 from turnlog.agent.operations.checkup import checkup
-from turnlog.agent.team import tools
+from turnlog.agent.team import tool_registry
 from turnlog.agent.team.records import StoredRecords
 from turnlog.agent.team.runs import list_runs, show_run
 from turnlog.agent.team.teams import InvalidTeam
@@ -89,7 +89,7 @@ async def test_the_servers_of_the_page_give_their_tools_to_the_team(
 ) -> None:
     """The settings are those of the page, except the address of the warehouse and the path of Python."""
     monkeypatch.setenv("WAREHOUSE_TOKEN", TOKEN)
-    monkeypatch.setattr(tools, "CONNECT_S", 60.0)
+    monkeypatch.setattr(tool_registry, "CONNECT_S", 60.0)
     (tmp_path / "parts_server.py").write_text(files(PAGE)["parts_server.py"], "utf-8")
     warehouse, calls = Warehouse(), [("find_parts", {"bicycle": "Dart"}), ("list_parts", {"shelf": "a", "most": 1})]
     model.reply("I look.", tool_calls=calls)

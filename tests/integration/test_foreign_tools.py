@@ -23,7 +23,8 @@ from turnlog.agent.team.mcp_tools import McpTools
 from turnlog.agent.team.plans import MOST_CHARS, Result
 from turnlog.agent.team.teams import Agent, HttpService, McpServer
 from turnlog.agent.team.tool_failures import Unavailable
-from turnlog.agent.team.tools import ASK_AGAIN_S, MAY_BE_DONE, InvalidTool, Registry, Use
+from turnlog.agent.team.tool_registry import ASK_AGAIN_S, MAY_BE_DONE, Registry
+from turnlog.agent.team.tools import InvalidTool, Use
 
 pytestmark = pytest.mark.slow
 

@@ -24,7 +24,8 @@ from turnlog.agent.team.advising.web import sample_pages
 from turnlog.agent.team.local_pages import LocalPages
 from turnlog.agent.team.records import StoredRecords
 from turnlog.agent.team.teams import bundled_team, check_tools, load_team
-from turnlog.agent.team.tools import Use, registry_of
+from turnlog.agent.team.tool_registry import registry_of
+from turnlog.agent.team.tools import Use
 from turnlog.projectors.models.registry import find
 from turnlog.projectors.rebuild.verify import verify
 

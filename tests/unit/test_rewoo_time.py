@@ -12,7 +12,8 @@ from turnlog.agent.answering.pieces import (
 from turnlog.agent.models.errors import ModelTimedOut
 from turnlog.agent.models.protocol import ChatRequest, Delta
 from turnlog.agent.team.rewoo import SOLVE_S
-from turnlog.agent.team.tools import MAY_BE_DONE, tool
+from turnlog.agent.team.tool_registry import MAY_BE_DONE
+from turnlog.agent.team.tools import tool
 
 
 @pytest.fixture

@@ -19,7 +19,8 @@ from turnlog.agent.team.advising import TOOLS, advising_tools
 from turnlog.agent.team.local_pages import LocalPages
 from turnlog.agent.team.plans import MOST_CHARS, Result
 from turnlog.agent.team.teams import Agent, bundled_team, check_tools, load_team
-from turnlog.agent.team.tools import InvalidTool, Mistake, Registry, Use, registry_of, tool, tool_of
+from turnlog.agent.team.tool_registry import Registry, registry_of
+from turnlog.agent.team.tools import InvalidTool, Mistake, Use, tool, tool_of
 
 SUPPORT = load_team(Path(__file__).parents[1] / "teams" / "support")
 DESK, REFUNDS = SUPPORT.agents["desk"], SUPPORT.agents["refunds"]

@@ -18,7 +18,8 @@ from turnlog.agent.team.local_pages import LocalPages
 from turnlog.agent.team.plans import Result
 from turnlog.agent.team.teams import Agent
 from turnlog.agent.team.tool_failures import Unavailable, category_of_failure
-from turnlog.agent.team.tools import MAY_BE_DONE, Mistake, Registry, Use, registry_of, tool
+from turnlog.agent.team.tool_registry import MAY_BE_DONE, Registry, registry_of
+from turnlog.agent.team.tools import Mistake, Use, tool
 
 calls: list[str] = []
 

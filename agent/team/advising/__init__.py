@@ -2,7 +2,7 @@
 
 from turnlog.agent.team.advising import applicant, cases, deadlines, essays, forum, schools, web
 from turnlog.agent.team.advising.web import sample_pages as sample_pages
-from turnlog.agent.team.tools import Registry, registry_of
+from turnlog.agent.team.tool_registry import Registry, registry_of
 
 TOOLS = (
     applicant.get_profile,
