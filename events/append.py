@@ -172,7 +172,9 @@ class Appender:
         return done
 
     async def append_atomic(self, events: Sequence[Event]) -> bool:
-        """Stores the events as one atomic batch, or none of them if any of their ids is already stored.
+        """Stores the events as one atomic batch, or none of them if any of their ids was stored on their thread within
+        the server's deduplication window (DUPLICATE_WINDOW_S seconds). An id that was stored earlier is stored again,
+        and read models ignore the repetition.
 
         Use it for results that belong together if a second attempt may repeat only some of their ids. Returns True if
         they were stored now; False if an id was found on the log, also if this call stored the events and the server's

@@ -107,9 +107,10 @@ async def record(
     """Appends turns, receipt and usages in this order; returns their positions on the log. A query that is not on the
     log yet is appended first, as the user's turn.
 
-    expected: the thread's version. is_repeatable: another attempt may have recorded this answer in other words; if so,
-    nothing is appended. With is_repeatable, the result is always []. Raises NotFound if the conversation was deleted
-    after the context was built, WrongExpectedVersion, EventTooLarge, LogFull, LogUnavailable.
+    expected: the thread's version. is_repeatable: another attempt may have recorded this answer in other words; if
+    JetStream still knows it (see append_atomic), nothing is appended. With is_repeatable, the result is always [].
+    Raises NotFound if the conversation was deleted after the context was built, WrongExpectedVersion, EventTooLarge,
+    LogFull, LogUnavailable.
     """
     author, basis = answer.author, answer.basis
     if await _is_removed(runtime.log, basis):

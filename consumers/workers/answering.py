@@ -37,7 +37,7 @@ from turnlog.agent.team.teams import Agent
 from turnlog.consumers.workers.durable_consumer import Delivery
 from turnlog.consumers.workers.team_answers import TeamRun
 from turnlog.events.contracts import AnswerRequested, Event, ToolCall
-from turnlog.events.errors import EventTooLarge, InvalidEvent, LogFull, LogUnavailable, NotFound, TurnlogError
+from turnlog.events.errors import EventTooLarge, GapInLog, InvalidEvent, LogFull, LogUnavailable, NotFound, TurnlogError
 from turnlog.events.log import Log
 from turnlog.events.publish import Key
 from turnlog.events.stored import recorded
@@ -261,13 +261,10 @@ class AgentConsumer:
         extra: Sequence[Event] = (),
     ) -> None:
         """Records the answer. extra: events to record with it."""
-        # The lock may have been lost in the meantime, and JetStream refuses a duplicate answer only within its
-        # deduplication window.
-        is_answered, _ = await asyncio.gather(self._is_answered(request, seq), self._check_is_there(request, data))
-        if not is_answered:
-            id_of = functools.partial(answer_id, request.id)
-            answer = answer_of(_author(request), prepared.receipt, rounds, self._agent_of(request), id_of, request.id)
-            await self._record(replace(answer, usages=[*answer.usages, *extra]))
+        await self._check_is_there(request, data)
+        id_of = functools.partial(answer_id, request.id)
+        answer = answer_of(_author(request), prepared.receipt, rounds, self._agent_of(request), id_of, request.id)
+        await self._record(request, seq, replace(answer, usages=[*answer.usages, *extra]))
         await progress.tell("end", finish_reason=rounds[-1].completion.finish_reason)
         by_tools = [id_ for made in rounds for _, result in made.results for id_ in result.memories]
         await self._note_access(request, [*map(UUID, prepared.context.receipt.memories), *by_tools])
@@ -326,14 +323,17 @@ class AgentConsumer:
         async with context_connection(self._runtime) as conn:
             return await run_tool(call, conn, recall, scope, top_k, first_shown, memories)
 
-    async def _record(self, answer: Answer) -> None:
-        """Records the answer. If the log accepts no events, waits and tries again, so that the answer is not paid for
-        twice."""
+    async def _record(self, request: Event, seq: int, answer: Answer) -> None:
+        """Records the answer, unless another attempt has recorded one. If NATS is away or the log is full, waits and
+        tries again, so that the answer is not paid for twice."""
         while True:
             try:
-                await record(self._runtime, answer, is_repeatable=True)
+                # The lock may have been lost in the meantime, and JetStream refuses a duplicate answer only within its
+                # deduplication window.
+                if not await self._is_answered(request, seq):
+                    await record(self._runtime, answer, is_repeatable=True)
                 return
-            except (LogFull, LogUnavailable) as error:
+            except (GapInLog, LogFull, LogUnavailable) as error:
                 logger.warning("an answer waits for the log: %s", error)
                 await asyncio.sleep(RETRY_S)
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import secrets
 import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -228,6 +229,38 @@ async def test_a_request_repeated_after_the_deduplication_window_is_answered_onc
         head = await log.head()
         await wait_until_idle(log, AGENT)
     assert (await log.head(), len(model.bodies())) == (head, 1)
+
+
+async def test_an_answer_that_waited_for_the_log_is_dropped_if_another_attempt_recorded_one(
+    log: Log, model: OpenAIServer, settings: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The other attempt's events have other message ids, as if JetStream had forgotten theirs after a long wait."""
+    model.reply(secrets.token_hex(20_000), until=(go := threading.Event()))
+    asked, js = question(), log.nc.jetstream()
+
+    async def waits() -> bool:
+        return "an answer waits for the log" in caplog.text
+
+    async with agent_here(settings):
+        await ask(log, asked)
+        await asyncio.to_thread(model.wait_for_requests, 1)
+        stream = await js.stream_info(STREAM)
+        await js.update_stream(stream.config.evolve(max_bytes=stream.state.bytes + 10_000))
+        go.set()
+        await eventually(waits)
+        for part, data in (("answer", TurnRecorded(role="assistant", content="8 May")), ("receipt", receipt_of(asked))):
+            other = asked.turn.model_copy(update={"id": answer_id(asked.request.id, part), "data": data})
+            subject = publish_subject(other.tenant, other.thread, other.type)
+            await js.publish(subject, encode(other), headers={"Nats-Msg-Id": f"{other.id} of the other attempt"})
+        head = await log.head()
+        await js.update_stream(stream.config)
+        await wait_until_idle(log, AGENT)
+    assert (await answers(log, asked), await log.head()) == (["8 May"], head)
+
+
+def receipt_of(asked: QuestionEvents) -> AnswerReceipt:
+    about: dict[str, Any] = {"request_id": asked.request.id, "turn_id": asked.turn.id, "answer_ids": (), "as_of_seq": 1}
+    return AnswerReceipt(**about, model="m", window=1, budget=1, tiers=(), context_hash="0")
 
 
 async def test_ids_copied_to_another_thread_do_not_prevent_an_answer(log: Log, settings: dict[str, str]) -> None:
