@@ -21,9 +21,10 @@ from turnlog.agent.retry_later import NotNow, at_once
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
 from turnlog.consumers.runtime import opened, projecting
+from turnlog.events.contracts import Answer
 from turnlog.events.errors import InvalidToken, NotFound
 from turnlog.events.subjects import memory_thread
-from turnlog.projectors.models.memories.lookup import StoredMemory
+from turnlog.projectors.models.memories.lookup import StoredMemory, conflicts
 from turnlog.projectors.models.memories.shadows import all_memories
 from turnlog.projectors.models.registry import BY_NAME
 from turnlog.projectors.rebuild.rebuild import rebuild_several
@@ -188,6 +189,24 @@ async def test_a_persons_correction_is_not_contradicted_by_the_replaced_memory(r
 def in_2023(runtime: Runtime) -> Memories:
     """Returns Memories whose clock shows the time of the first turn, when no memory has expired."""
     return Memories(runtime.log, runtime.pool, lambda: FIRST_TURN_AT)
+
+
+@pytest.mark.parametrize("answer", ["new", "old", "both"])
+async def test_the_answer_to_a_question_survives_a_promotion(runtime: Runtime, answer: Answer) -> None:
+    birthdays = ("I was born on March 3, 1990.", "I was born on April 4, 1991.")
+    await runtime.log.append_many([user_turn(text, len(TEXTS) + n) for n, text in enumerate(birthdays)])
+    await runtime.wait_until_projected()
+    async with runtime.pool.connection() as conn:
+        extraction = extraction_of(runtime, make_models(runtime.settings))
+        await extraction.by_rules(conn, UserConversation("default", "ann", "t"), finish=True)
+        await runtime.wait_until_projected()
+        [question] = await conflicts(conn, "default", ANN)
+    await in_2023(runtime).answer("default", "ann", question.conflict_id, answer)
+    by_hand = await valid(runtime)
+    await derive(runtime, "default", "next", [], nothing)
+    assert (await the_difference(runtime)).found.nothing
+    await promote(runtime, "default", "next", nothing)
+    assert await valid(runtime) == by_hand
 
 
 async def test_other_words_for_a_memory_written_by_hand_are_not_added(

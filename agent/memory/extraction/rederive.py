@@ -1,10 +1,10 @@
 """Compares a user's memories with those of another extractor, and builds the events that replace them. Pure.
 
 A memory's id is derived from its source event and content, so the same finding of two extractors has the same id.
-Changes by hand take precedence: a memory that a person wrote, edited, reverted or forgot is never part of a difference.
-Nothing is added with its dedupe key or with no other terms than it or, if it was edited, reverted or forgotten and has
-no key, from its turns. Other paraphrases of a memory that was written without a key are not recognised here: near
-duplicates are closed when their vectors are there.
+Changes by hand take precedence: a memory that a person wrote, edited, reverted, forgot or chose in answer to a question
+is never part of a difference. Nothing is added with its dedupe key or with no other terms than it or, if it was edited,
+reverted or forgotten and has no key, from its turns. Other paraphrases of a memory that was written without a key are
+not recognised here: near duplicates are closed when their vectors are there.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -60,11 +60,12 @@ def difference(real: Sequence[StoredMemory], shadow: Sequence[StoredMemory], cov
     found_again = {row.id for row in new} | {
         row.id for row in real if row.content_key in {derived.content_key for derived in new}
     }
+    asked = {row.id for row in shadow if row.status == "pending"}  # found, but only the user's answer made it valid
     gone = [
         row
         for row in real
         if _was_read(row, coverage)
-        and row.id not in found_again | kept_by_hand
+        and row.id not in found_again | asked | kept_by_hand
         and not _is_of_a_turn(row, turns_by_hand)
     ]
     ended = {row.id for row in gone}
