@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 import pytest
 from conftest import Settled
 from helpers.sample_events import turn
+from helpers.servers import rows
 
 from turnlog.agent.recall.best_turns import Recalled
 from turnlog.agent.recall.search import Recall
@@ -151,6 +152,20 @@ async def test_turns_of_one_topic_are_found_by_their_index_among_many_others(db:
         assert "memory_vectors_topics" in str(await plan.fetchall())
         assert {turn.seq % 1000 for turn in await search(db, "boat", 50, scope)} == {0}
     assert len(await search(db, "boat", 50, essay)) == 20
+
+
+async def test_an_unchanged_scope_reads_its_chunks_once_to_count_them(
+    log: Log, db: Connection, settled: Settled
+) -> None:
+    await log.append_many([turn(f"The boat number {n} sails.", minutes=n) for n in range(12)])
+    await settled()
+    read = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'memory_vectors'"
+    kept = Recall(None)
+    async with db.transaction():
+        await kept.search(db, T, "boat sails", 5)
+        [[before]] = await rows(db, read)
+        assert len(await kept.search(db, T, "boat sails", 5)) == 5
+        assert await rows(db, read) == [(before + 12,)]
 
 
 @pytest.mark.parametrize("change", ["deleted", "written again"])

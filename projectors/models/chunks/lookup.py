@@ -158,6 +158,7 @@ async def chunks_beyond(
     """Returns, from one snapshot, the stamp of a scope before `known.until`, and the chunks that are new, were repeated
     or got a vector since `known` was read. Returns no chunks if the scope is large or the stamp equals known.stamp.
     Chunks that were deleted or tagged since then change only the stamp."""
+    # OFFSET 0 keeps the condition on `now` inside, so that Postgres reads the chunks only if the stamp has changed.
     counts = f"""count(*) FILTER (WHERE earlier) AS chunks,
         count(*) FILTER (WHERE earlier AND embedding_model = %(model)s) AS embedded,
         coalesce(max(seq) FILTER (WHERE earlier), 0) AS last_seq, coalesce(sum(turns), 0)::bigint AS turns,
@@ -175,7 +176,8 @@ async def chunks_beyond(
           AND (now.chunks, now.embedded, now.last_seq, now.turns)
             <> (%(chunks)s::bigint, %(embedded)s::bigint, %(last_seq)s::bigint, %(turns)s::bigint)
           AND (v.seqs[cardinality(v.seqs)] > coalesce(known.last, 0)
-            OR v.embedding_model = %(model)s AND v.id = ANY(%(unembedded)s::text[]))) found ON true""".encode(),
+            OR v.embedding_model = %(model)s AND v.id = ANY(%(unembedded)s::text[]))
+          OFFSET 0) found ON true""".encode(),
         {
             **scope.params,
             **asdict(known.stamp),
