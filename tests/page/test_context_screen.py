@@ -50,6 +50,25 @@ async def test_a_context_is_explored_by_window_and_moment_and_two_answers_are_co
         await expect(page.locator(".compare-sides section").nth(0)).not_to_contain_text("Who comes along?")
 
 
+async def test_a_list_that_scrolls_under_the_mouse_leaves_the_part_that_the_keyboard_chose(
+    browser: Browser, api: Api
+) -> None:
+    async with api.client() as ann:
+        turns = [{"role": ("user", "assistant")[at % 2], "content": f"turn {at} {LONG}"} for at in range(24)]
+        await ann.post("/api/threads/trip/turns", json={"turns": turns})
+    async with signed_in(browser, api, "#/threads/trip/context") as page:
+        await page.get_by_role("button", name="4K").click()
+        newest = page.get_by_role("group", name="The context window to scale").get_by_role("button", name="Tier 3")
+        await expect(newest).to_be_visible()
+        messages = page.get_by_role("list", name="Messages")
+        await messages.locator(".message").last.hover()
+        await messages.locator(".message").last.focus()
+        await expect(newest).to_have_attribute("aria-pressed", "true")
+        await messages.evaluate("list => { list.scrollTop = 0 }")
+        await expect(messages.locator(".message:hover")).to_have_attribute("data-part", "2")
+        await expect(newest).to_have_attribute("aria-pressed", "true", timeout=1_000)
+
+
 async def test_a_chinese_reader_reads_why_a_turn_was_left_out(browser: Browser, api: Api) -> None:
     async with api.client() as ann:
         turns = [{"role": ("user", "assistant")[at % 2], "content": f"turn {at} {LONG}"} for at in range(24)]

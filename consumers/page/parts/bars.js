@@ -21,7 +21,7 @@ export function StackedBar({ parts, total, label, active, onActive, onChoose, th
       };
       return onActive || onChoose
         ? html`<button type="button" ...${common} data-part=${part.key} aria-label=${common.title} aria-pressed=${active === part.key}
-            onMouseEnter=${() => onActive?.(part.key)} onFocus=${() => onActive?.(part.key)} onBlur=${() => onActive?.(null)} onClick=${() => (onActive?.(part.key), onChoose?.(part.key))} />`
+            onMouseMove=${() => onActive?.(part.key)} onFocus=${() => onActive?.(part.key)} onBlur=${() => onActive?.(null)} onClick=${() => (onActive?.(part.key), onChoose?.(part.key))} />`
         : html`<span ...${common} />`;
     })}
   </div>`;

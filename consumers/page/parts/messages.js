@@ -39,12 +39,14 @@ export function Messages({ thread, messages, shares, active, onActive, onChoose 
     } else return;
     event.preventDefault();
   };
-  return html`<ol class="messages" ref=${list} aria-label=${t("context.messages")} onMouseLeave=${() => onActive(null)} onKeyDown=${onKeyDown} onFocusOut=${() => onActive(null)}>
+  // "Move" and not "enter": when an arrow key scrolls the list, another message comes under a pointer at rest and is entered.
+  const onMouseLeave = () => onActive(list.current.querySelector(".message:focus-within")?.dataset.part ?? null);
+  return html`<ol class="messages" ref=${list} aria-label=${t("context.messages")} onMouseLeave=${onMouseLeave} onKeyDown=${onKeyDown} onFocusOut=${() => onActive(null)}>
     ${rows.map(({ message, at }) => {
       const share = shares[at];
       const text = textOf(message);
       return html`${hidden > 0 && at === messages.length - 10 && html`<li key="more" class="messages-more"><button class="button small" onClick=${() => setCount(count + AT_ONCE * 4)}>${t("context.more", { n: hidden })}</button></li>`}
-        <li key=${at} data-part=${share.part} tabindex=${at === stop ? 0 : -1} class="message ${active && active !== share.part ? "dim" : ""}" onMouseEnter=${() => onActive(share.part)}
+        <li key=${at} data-part=${share.part} tabindex=${at === stop ? 0 : -1} class="message ${active && active !== share.part ? "dim" : ""}" onMouseMove=${() => onActive(share.part)}
           onFocusIn=${() => { setStop(at); onActive(share.part); }}>
           <i class="message-part bar-${share.part === "memories" ? "memory" : share.part}" title=${named("window", share.part.length === 1 || share.part === "all" ? `tier_${share.part}` : share.part)} />
           <div class="message-head"><b>${named("chat.roles", message.role)}</b>${message.name && html`<span class="muted small" dir="auto">${message.name}</span>`}
