@@ -21,6 +21,7 @@ from turnlog.consumers.langgraph.checkpoint.sending import NotWritten
 from turnlog.consumers.runtime import connection_pool
 from turnlog.events.log import Log
 from turnlog.events.personal_data_caches import forget_all
+from turnlog.events.stream import StreamOptions
 from turnlog.projectors.engine.database import connect
 from turnlog.projectors.engine.engine import Runner
 from turnlog.projectors.engine.writer import Connection
@@ -108,6 +109,19 @@ async def test_a_fresh_saver_asks_postgres_once(log: Log, pool: Pool, mirror: Mi
     assert pool.get_stats()["requests_num"] == before + 1
     assert len(await said(fresh)) == 6
     assert pool.get_stats()["requests_num"] == before + 1
+
+
+async def test_a_turn_sends_the_log_its_events_and_two_requests(log: Log, nats_url: str, pool: Pool) -> None:
+    own = await Log.connect(nats_url, StreamOptions())  # by the fixture's log the projectors send requests too
+    try:
+        graph = chat(TurnlogSaver(own, pool))
+        await graph.ainvoke({"messages": [HumanMessage("one")]}, config())
+        head, sent = await log.head(), own.nc.stats["out_msgs"]
+        await graph.ainvoke({"messages": [HumanMessage("two")]}, config())
+        messages = own.nc.stats["out_msgs"] - sent
+        assert messages == await log.head() - head + 2  # the thread's counts of events, and its last deletion
+    finally:
+        await own.close()
 
 
 @pytest.mark.nightly

@@ -218,7 +218,8 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
         """Stores a checkpoint; returns when the log has it and its new turns."""
         thread, ns, parent_id = place_of(config)
         held = await self._ready(thread)
-        await self._look_for_deletion(held)
+        if held.deletion is None:
+            await self._look_for_deletion(held)
         callers = metadata.get("parents", {}).values()
         if held.builds_on_deleted(checkpoint["id"], *callers, *([parent_id] if parent_id else ())):
             raise _deleted(thread)
@@ -228,11 +229,12 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
             await self.aget_delta_channel_history(config=config, channels=snapshots)
             held.is_history_read = True
         put = NewCheckpoint(ns, parent_id, checkpoint, plain_metadata(config, metadata), new_versions)
-        with _not_after_deletion(thread), held.putting(ns, checkpoint["id"]):
-            events, saved = _or_forgotten(held, lambda: self._writer(held, config).checkpoint(put))
-            held.put(ns, saved.checkpoint_id)
-            versions = dict(checkpoint["channel_versions"])
-            await self._sender.put(held, events, lambda: held.saved(saved, versions), deletion)
+        async with self._unless_deleted(held):
+            with held.putting(ns, checkpoint["id"]):
+                events, saved = _or_forgotten(held, lambda: self._writer(held, config).checkpoint(put))
+                held.put(ns, saved.checkpoint_id)
+                versions = dict(checkpoint["channel_versions"])
+                await self._sender.put(held, events, lambda: held.saved(saved, versions), deletion)
         return config_of(config["configurable"]["thread_id"], ns, checkpoint["id"])
 
     @in_own_loop
@@ -252,7 +254,8 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
         events, written, is_replacing = _or_forgotten(
             held, lambda: writer.writes(ns, checkpoint_id, task_id, task_path, indexed)
         )
-        await self._look_for_deletion(held)  # not earlier, because the graph may change the values
+        if held.deletion is None:  # not asked earlier, because the graph may change the values
+            await self._look_for_deletion(held)
         if held.builds_on_deleted(checkpoint_id):
             held.begin(None)
             raise _deleted(thread)
@@ -262,7 +265,7 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
             await held.after(checkpoint_id)
         if held.failures != failures or held.builds_on_lost(ns, checkpoint_id):
             raise _behind(thread)
-        with _not_after_deletion(thread):
+        async with self._unless_deleted(held):
             done = functools.partial(held.wrote, ns, checkpoint_id, written, is_replacing)
             await self._sender.put(held, events, done, deletion)
 
@@ -364,6 +367,16 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
     async def _look_for_deletion(self, held: HeldThread) -> None:
         held.saw_deletion(await self._log.thread_head(self._tenant, held.thread, ThreadDeleted().type))
 
+    @contextlib.asynccontextmanager
+    async def _unless_deleted(self, held: HeldThread) -> AsyncIterator[None]:
+        """Raises NotWritten if the log refuses the block's events because the thread was deleted after the last look.
+        A run looks when it reads its first checkpoint; looking before each put would take a request each time."""
+        try:
+            yield
+        except WrongExpectedVersion:
+            await self._look_for_deletion(held)
+            raise _deleted(held.thread) from None
+
     def _writer(self, held: HeldThread, config: RunnableConfig) -> Writer:
         return Writer(held, self._codec, user_of(config))
 
@@ -381,14 +394,6 @@ def _deleted(thread: str) -> NotWritten:
         f"thread {thread!r} was deleted after this run began, so nothing more of the run is stored. "
         "A new run begins the thread anew"
     )
-
-
-@contextlib.contextmanager
-def _not_after_deletion(thread: str) -> Iterator[None]:
-    try:
-        yield
-    except WrongExpectedVersion:
-        raise _deleted(thread) from None
 
 
 def _or_forgotten(held: HeldThread, work: Callable[[], T]) -> T:
