@@ -153,6 +153,8 @@ def requests(text: str) -> list[Request]:
 
 
 def asks_to_keep_a_secret(text: str) -> bool:
+    if not holds_secret(text):  # as most texts; to find their requests takes four times as long
+        return False
     return any(
         request.refused is None and holds_secret(text[request.start : request.end]) for request in requests(text)
     )
