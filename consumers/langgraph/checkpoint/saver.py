@@ -218,12 +218,10 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
         """Stores a checkpoint; returns when the log has it and its new turns."""
         thread, ns, parent_id = place_of(config)
         held = await self._ready(thread)
-        if held.deletion is None:
-            await self._look_for_deletion(held)
+        deletion = await self._last_deletion(held)
         callers = metadata.get("parents", {}).values()
         if held.builds_on_deleted(checkpoint["id"], *callers, *([parent_id] if parent_id else ())):
-            raise _deleted(thread)
-        deletion = held.deletion
+            raise NotWritten.after_deletion(thread)
         snapshots = [name for name, value in checkpoint["channel_values"].items() if isinstance(value, _DeltaSnapshot)]
         if snapshots and ns == ROOT and not held.is_history_read:
             await self.aget_delta_channel_history(config=config, channels=snapshots)
@@ -246,7 +244,7 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
             return
         held = await self._ready(thread)
         if held.builds_on_lost(ns, checkpoint_id):
-            raise _behind(thread)
+            raise NotWritten.after_failure(thread)
         if ns == ROOT and held.recorded.expects_messages:
             await held.after(checkpoint_id)
         indexed = [(WRITES_IDX_MAP.get(channel, at), channel, value) for at, (channel, value) in enumerate(writes)]
@@ -254,17 +252,16 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
         events, written, is_replacing = _or_forgotten(
             held, lambda: writer.writes(ns, checkpoint_id, task_id, task_path, indexed)
         )
-        if held.deletion is None:  # not asked earlier, because the graph may change the values
-            await self._look_for_deletion(held)
+        # Asked after the values were serialised, because the graph may change them during the request.
+        deletion = await self._last_deletion(held)
         if held.builds_on_deleted(checkpoint_id):
             held.begin(None)
-            raise _deleted(thread)
-        deletion = held.deletion
+            raise NotWritten.after_deletion(thread)
         failures = held.failures
         if ns == ROOT and len(events) > 1:
             await held.after(checkpoint_id)
         if held.failures != failures or held.builds_on_lost(ns, checkpoint_id):
-            raise _behind(thread)
+            raise NotWritten.after_failure(thread)
         async with self._unless_deleted(held):
             done = functools.partial(held.wrote, ns, checkpoint_id, written, is_replacing)
             await self._sender.put(held, events, done, deletion)
@@ -364,8 +361,15 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
             await self._lookup.newest(held, ROOT)
         return held
 
-    async def _look_for_deletion(self, held: HeldThread) -> None:
-        held.saw_deletion(await self._log.thread_head(self._tenant, held.thread, ThreadDeleted().type))
+    async def _look_for_deletion(self, held: HeldThread) -> int:
+        """Returns the sequence of the thread's last deletion on the log; 0 if there is none."""
+        sequence = await self._log.thread_head(self._tenant, held.thread, ThreadDeleted().type)
+        held.saw_deletion(sequence)
+        return sequence
+
+    async def _last_deletion(self, held: HeldThread) -> int:
+        """Returns the last deletion that this process knows, and asks the log only if it knows of none yet."""
+        return await self._look_for_deletion(held) if held.deletion is None else held.deletion
 
     @contextlib.asynccontextmanager
     async def _unless_deleted(self, held: HeldThread) -> AsyncIterator[None]:
@@ -375,7 +379,7 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
             yield
         except WrongExpectedVersion:
             await self._look_for_deletion(held)
-            raise _deleted(held.thread) from None
+            raise NotWritten.after_deletion(held.thread) from None
 
     def _writer(self, held: HeldThread, config: RunnableConfig) -> Writer:
         return Writer(held, self._codec, user_of(config))
@@ -383,17 +387,6 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
     def _tuple(self, saved: Saved, held: HeldThread | None) -> CheckpointTuple:
         recorded = held.recorded if held is not None else None
         return checkpoint_tuple(saved, self._codec, recorded, self.get_next_version)
-
-
-def _behind(thread: str) -> NotWritten:
-    return NotWritten(f"writes to thread {thread!r} build on one that failed; run it again")
-
-
-def _deleted(thread: str) -> NotWritten:
-    return NotWritten(
-        f"thread {thread!r} was deleted after this run began, so nothing more of the run is stored. "
-        "A new run begins the thread anew"
-    )
 
 
 def _or_forgotten(held: HeldThread, work: Callable[[], T]) -> T:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Self
 
 from turnlog.consumers.langgraph.checkpoint.held_threads import HeldThread, Put
 from turnlog.events.contracts import Event
@@ -13,6 +14,17 @@ class NotWritten(TurnlogError):
     """An earlier write failed, and this one builds on it."""
 
     code = "not-written"
+
+    @classmethod
+    def after_failure(cls, thread: str) -> Self:
+        return cls(f"writes to thread {thread!r} build on one that failed; run it again")
+
+    @classmethod
+    def after_deletion(cls, thread: str) -> Self:
+        return cls(
+            f"thread {thread!r} was deleted after this run began, so nothing more of the run is stored. "
+            "A new run begins the thread anew"
+        )
 
 
 class Sender:
